@@ -1,5 +1,5 @@
-"""What the tests in Python have in common: their lines say, case by case, what passed, failed or
-was skipped, as GoogleTest's do, and tests/summary.py counts them alike.
+"""The runner of the tests in Python: like GoogleTest it prints one line for each case that passed,
+failed or was skipped, so that tests/summary.py counts both in the same way.
 """
 
 import sys
@@ -13,13 +13,13 @@ def print_skipped(name, reason):
 
 
 class Result(unittest.TextTestResult):
-    """Its own lines on standard output; failures' tracebacks as unittest writes them."""
+    """Prints one line per case on standard output; tracebacks are printed by unittest."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self._is_running = False
         self._started = 0.0
-        self._has_failed = False  # the case that runs
+        self._has_failed = False  # the running case
         self._skip_reason = None
 
     def startTest(self, test):
@@ -57,7 +57,7 @@ class Result(unittest.TextTestResult):
         self._has_failed = True
 
     def addSkip(self, test, reason):
-        """Of a case, of a subtest of it, which is then the case's, or of a whole class."""
+        """Records the skip of a case, of one of its subtests, or of a whole class."""
         super().addSkip(test, reason)
         if self._is_running:
             self._skip_reason = reason
@@ -66,12 +66,12 @@ class Result(unittest.TextTestResult):
 
 
 def _name(test):
-    """Without the module; of a class, "setUpClass (<module>.<class>)" is its id."""
+    """The name without its module; the id of a class is "setUpClass (<module>.<class>)"."""
     name = test.id().removeprefix("setUpClass (").removesuffix(")")
     return name.removeprefix("__main__.")
 
 
 def main():
-    """Runs the test cases of the main module; the program's arguments are its own."""
+    """Runs the test cases of the main module, which parses the program's arguments itself."""
     runner = unittest.TextTestRunner(verbosity=0, resultclass=Result)  # no dots between the lines
     unittest.main(argv=sys.argv[:1], testRunner=runner)

@@ -1,6 +1,6 @@
-"""Runs a command that should fail, or succeed, in a certain way: python3 expect_output.py
-<fails|succeeds> <regular expression> <command>... Prints the output only where something else
-happened, so that failures meant to be are not counted.
+"""Runs a command that should fail, or succeed, with a certain output: python3 expect_output.py
+<fails|succeeds> <regular expression> <command>... Prints the output only if something else
+happens, so that expected failures are not counted.
 """
 
 import re

@@ -8,7 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh"}
-# Headers of other projects that one level alone may include.
+# Headers of other projects that only one level may include.
 FOREIGN = [
     (re.compile(r"(torch|ATen|c10|caffe2)/"), "torch"),
     (re.compile(r"(mpi|nccl)\.h$"), "comm"),
@@ -40,7 +40,7 @@ class Layers:
         return rest[0] if top == "src" else top
 
     def level_of_header_named(self, name):
-        """The level of a public header, named from include/kolo on; None if it has none."""
+        """The level of a public header, named relative to include/kolo; None if it has none."""
         return "torch" if name.startswith("torch/") else self.level_of_header.get(name)
 
     def target_level(self, delimiter, included):
@@ -49,18 +49,18 @@ class Layers:
         if first == "kolo":
             return self.level_of_header_named(rest) or "on no level: missing in layers.txt"
         if delimiter == '"' and first in self.allowed:
-            # LibTorch too has a folder torch/.
+            # LibTorch also has a folder torch/.
             folder = self.root if first in ("ops", "compression") else self.root / "src"
             return first if (folder / included).exists() or first != "torch" else None
         return None
 
     def group_of(self, name):
-        """The group of an internal file, named from its level's folder on, or the level itself."""
+        """The group of an internal file, named by its level and folder; or the level itself."""
         level, *folders = pathlib.PurePosixPath(name).parent.parts
         return f"{level}/{folders[0]}" if folders else level
 
     def crosses_groups(self, path, included):
-        """Whether a file includes one of its own level that its group may not include."""
+        """Whether a file includes a header of its level that its group may not include."""
         parts = path.parts[1:] if path.parts[0] == "src" else path.parts
         own, target = self.group_of("/".join(parts)), self.group_of(included)
         return "/" in own and target not in self.allowed.get(own, ())

@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pinned_tool import find_tool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VERSION = "22.1.8"  # as in cmake/test_tools.sh: other versions find other things
+VERSION = "22.1.8"  # as in cmake/test_tools.sh: other versions have other findings
 CORE = ("src", "ops", "compression")
 
 
 def sources(entry):
-    """The sources of one compilation: a unity build hands several to one."""
+    """The sources of one compilation: in a unity build there are several."""
     path = pathlib.Path(entry["directory"]) / entry["file"]
     if path.parent.name == "unity":
         return [str(ROOT / name) for name in re.findall(r'#include "(.*)"', path.read_text())]
@@ -39,7 +39,7 @@ def is_ours(source):
 
 
 def commands(build, is_wanted):
-    """One compile command for each wanted source, without what g++ alone understands."""
+    """One compile command for each wanted source, without options that only g++ supports."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         command = re.sub(r" -o .*", "", entry["command"])
         command = re.sub(r" -W(no-subobject-linkage|no-maybe-uninitialized)", "", command)
@@ -51,7 +51,7 @@ def commands(build, is_wanted):
 
 
 def core_commands(build):
-    """The compile commands of the core as they are: a unity build's headers are parsed once."""
+    """The core's compile commands, unchanged: in a unity build headers are parsed once."""
     for entry in json.loads((build / "compile_commands.json").read_text()):
         own = [source for source in sources(entry) if is_ours(source)]
         if own and "torch/include" not in entry["command"] and all(
@@ -61,7 +61,7 @@ def core_commands(build):
 
 
 def lint(tool, folder, source, checks):
-    """What clang-tidy says, without the caret lines that quote the source."""
+    """The findings of clang-tidy, without the caret lines that quote the source."""
     result = subprocess.run([tool, "-p", folder, "--quiet", f"--checks={checks}", source],
                             capture_output=True, text=True)
     found = re.findall(r"^\S+:\d+:\d+: (?:error|warning): .*", result.stdout, re.M)

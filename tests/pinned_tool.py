@@ -1,4 +1,4 @@
-"""Finds a tool in the one version that the project uses, as cmake/setup.sh --tests installs it."""
+"""Finds a tool in the pinned version that cmake/setup.sh --tests installs."""
 import os
 import pathlib
 import shutil
@@ -6,7 +6,7 @@ import subprocess
 
 
 def find_tool(name, version):
-    """Its path; None where it is not installed, or only in another version."""
+    """The tool's path; None if it is not installed in this version."""
     cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     for found in (cache / "kolo/tools/bin" / name, shutil.which(name)):
         if found and pathlib.Path(found).exists():

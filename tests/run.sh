@@ -28,11 +28,11 @@ for preset in release asan tsan; do
   report="$root/build/$preset/tests.xml"
   kolo_build "$preset" "$@"
   rm -f "$report"
-  # Tests wait more than they compute, those under mpirun, which only this preset has, above all:
-  # on two cores there are two of those at a time, and two others.
+  # Tests wait more than they compute, above all those under mpirun, which only the preset release
+  # has: on two cores, two of these run simultaneously with two others.
   at_once=$(($(nproc) + 1))
   if [ "$preset" = release ]; then at_once=$((at_once + 5)); fi
-  # A failed test is counted below; the other presets are still worth running.
+  # Failed tests are counted below; the other presets should still run.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \
     --test-output-size-failed 100000000) || true

@@ -17,7 +17,7 @@ def float32_tensors(path):
 
 
 def largest_difference(one, other):
-    """Of the elements of two results of float32_tensors(), which must have the same names."""
+    """The largest difference between two results of float32_tensors() with the same names."""
     if one.keys() != other.keys():
         raise ValueError(f"tensors {sorted(one)} and {sorted(other)}")
     return max(abs(a - b) for name in one for a, b in zip(one[name], other[name], strict=True))

@@ -1,8 +1,8 @@
 """Adds up what CTest reported: python3 summary.py <preset>=<junit.xml>...
 
-A CTest test that prints what came of its cases counts with each of them: a GoogleTest program, or a
-script that uses cases.py. Any other counts as one. Prints what failed and what was skipped, with
-reasons, and as the last line the three sums. Exit status 0 only if something passed and nothing
+In a CTest test that prints the results of its cases, a GoogleTest program or a script that uses
+cases.py, each case counts. Any other test counts as one. Prints the failures, the skips with their
+reasons, and the three sums as the last line. Exit status 0 only if something passed and nothing
 failed.
 """
 
@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 
 CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
 SKIP_REASON = re.compile(r"^\S+: Skipped\n(.*)$", re.M)
-# As cases.py prints it, or a program that skips all that it is for.
+# Printed by cases.py, or by a program that skips everything.
 SKIPPED_LINE = re.compile(r"^\[ +SKIPPED +\] (\S+): (.+)$", re.M)
 
 
@@ -45,7 +45,7 @@ class Tally:
         told = SKIPPED_LINE.findall(output)
         self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
         if test.get("status") == "fail":
-            # A crash or a timeout leaves no failed case behind, but is a failure.
+            # A crash or a timeout has no failed case, but is a failure.
             message = test.find("failure").get("message") or "crash or timeout: see its output"
             failed = failed or [f"{name}: {message}"]
         elif test.get("status") != "run":
@@ -57,7 +57,7 @@ class Tally:
 
 
 def reason_of_all(test, output):
-    """Why nothing of a CTest test ran: what its program says, or else what CTest does."""
+    """Why a CTest test did not run: the reason of its program, or else of CTest."""
     said = SKIP_REASON.search(output)
     if said:
         return said.group(1).strip()

@@ -1,4 +1,4 @@
-"""What tests/summary.py makes of CTest's reports."""
+"""Tests of tests/summary.py."""
 
 import contextlib
 import io
@@ -41,7 +41,7 @@ def skipped_test(name, output):
 
 
 def run_cases(case):
-    """What cases.py prints of a TestCase."""
+    """The output of cases.py for a TestCase."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
         suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
@@ -51,7 +51,7 @@ def run_cases(case):
 
 class Summary(unittest.TestCase):
     def summarize(self, *tests):
-        """The exit status, and the lines."""
+        """The exit status and the printed lines."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "tests.xml")
             with open(path, "w", encoding="utf-8") as file:

@@ -17,11 +17,11 @@ namespace kolo::config_test {
 
 using namespace std::chrono_literals;
 
-/// A variable of the environment for the time of a test.
+/// Sets an environment variable for the duration of a test.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
-  Variable(const Variable&) = delete;  // it is taken back once
+  Variable(const Variable&) = delete;  // restored once
   Variable& operator=(const Variable&) = delete;
   ~Variable() { ::unsetenv(name_); }
 
@@ -101,7 +101,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   return changed;
 }
 
-/// A value that a variable may have and its default has not.
+/// A valid value of the variable that is not its default.
 std::string other_value(const ConfigEntry& entry) {
   if (entry.variable == "KOLO_SHARD") return "gradients";
   if (entry.variable == "KOLO_LAUNCHER") return "none";
@@ -238,7 +238,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
   EXPECT_EQ(entry_of(config, "KOLO_ALLREDUCE").value, "ring");
 }
 
-/// What is printed can be set.
+/// Printed values can be set again.
 TEST(ConfigTest, DescribedValues_AreAccepted) {
   for (const ConfigEntry& entry : describe(Config{})) {
     EXPECT_EQ(error_of(entry.variable.c_str(), entry.default_value.c_str()), "accepted")

@@ -50,7 +50,7 @@ void expect_rounded(DType to, const std::vector<float>& floats) {
 }
 
 TEST_P(ConvertTest, FloatsOfAllMagnitudes_RoundToNearestEven) {
-  constexpr std::uint64_t kStride = 4093;  // odd: low bits of all kinds
+  constexpr std::uint64_t kStride = 4093;  // odd, so that low bits vary
   std::vector<float> floats;
   for (std::uint64_t bits = 0; bits <= 0xFFFFFFFF; bits += kStride) {
     floats.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
@@ -126,7 +126,7 @@ TEST_P(ConvertTest, EveryPairAndCount_ScalesAndStaysInBounds) {
 TEST_P(ConvertTest, DoublesAreScaledAsDoubles) {
   std::vector<double> values(53);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = (static_cast<double>(i) + 1) / 7;
-  values.back() = 0x1.123456789p200;  // no float
+  values.back() = 0x1.123456789p200;  // not exact in float
   std::vector<double> scaled(values.size());
   convert(DType::Float64, values.data(), DType::Float64, scaled.data(), values.size(), 1.0 / 3);
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(scaled[i], values[i] * (1.0 / 3)) << i;

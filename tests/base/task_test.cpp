@@ -10,7 +10,7 @@
 
 namespace kolo::task_test {
 
-/// An awaitable that is ready when the test says so, and counts how often it was polled.
+/// An awaitable that the test makes ready, and that counts its polls.
 struct Gate {
   bool is_open = false;
   int looks = 0;
@@ -49,7 +49,7 @@ TEST(TaskTest, ClosedGate_SuspendsTheTask) {
   gate.is_open = true;
   EXPECT_EQ(task.poll(), Progress::Done);
   EXPECT_EQ(log, "a");
-  EXPECT_EQ(gate.looks, 4);  // once per poll, and never again once it was open
+  EXPECT_EQ(gate.looks, 4);  // once per poll, and never again after it was open
 }
 
 TEST(TaskTest, PollAfterTheEnd_StaysDone) {
@@ -202,7 +202,7 @@ TEST(TaskTest, Yield_InANestedTask_SuspendsBoth) {
   EXPECT_EQ(log, "ababab");
 }
 
-/// Notes when it is destroyed.
+/// Records its destruction.
 struct Witness {
   std::string* log;
   std::string text;

@@ -1,4 +1,4 @@
-// Speed of the kernels on one core, beside memcpy: bytes of one input per second.
+// Speed of the kernels on one core, compared with memcpy: bytes of one input per second.
 // Usage: kernels_bench [--benchmark_filter=REGEX]
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace kolo {
 namespace {
 
-// In the first, the second and no cache.
+// In the first-level cache, in the second, and in none.
 constexpr std::int64_t kSizes[] = {16 << 10, 256 << 10, 64 << 20};
 
 void count_bytes(benchmark::State& state) {

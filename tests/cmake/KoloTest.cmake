@@ -2,7 +2,7 @@
 
 find_package(GTest REQUIRED)
 
-# Open MPI refuses more ranks than cores unless told that it is meant so.
+# Open MPI rejects more ranks than cores unless told that they are intended.
 set(mpirun "${MPIEXEC_EXECUTABLE}")
 execute_process(COMMAND "${MPIEXEC_EXECUTABLE}" --version OUTPUT_VARIABLE version ERROR_QUIET)
 if(version MATCHES "Open MPI|OpenRTE")
@@ -45,7 +45,7 @@ endfunction()
 function(kolo_add_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
   if(KOLO_SANITIZE AND NOT TARGET kolo)
-    return()  # sanitizers see the core with its fake communicator only
+    return()  # sanitizers run the core with fake communicators only
   endif()
   kolo_test_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} kolo_test_mpi_main)
@@ -73,7 +73,7 @@ function(kolo_set_mpirun_properties name ranks timeout)
   if("${ARGV3}" STREQUAL "SLEEPS")
     set(processors 1)
   elseif(ranks GREATER 3)
-    set(processors 3)  # on two cores: tests/run.sh starts others beside it
+    set(processors 3)  # on two cores: tests/run.sh runs other tests simultaneously
   endif()
   kolo_set_cost(${name} ${processors} ${timeout})
   set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 using comm::DeferredCommunicator;
 using comm::MessagingThread;
 
-/// `body` on a thread that must not move messages, while the calling thread serves.
+/// Runs `body` on a thread that must not move messages, while the calling thread serves.
 void run_beside_server(MessagingThread& thread, const std::function<void()>& body) {
   std::atomic<bool> has_ended{false};
   std::exception_ptr error;
@@ -63,7 +63,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(OnMessagingThread, TransferContract, OnMessagingT
 INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, CommunicatorContract, OnAnotherThread);
 INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, TransferContract, OnAnotherThread);
 
-/// The communicator of a rank alone, which sends to itself.
+/// The communicator of a single rank, which sends to itself.
 struct Alone {
   explicit Alone(FakeWorld& world) : communicator(world.make_communicator(), thread) {}
 
@@ -85,7 +85,7 @@ TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
       send = rank.communicator.send({&sent, 1}, 0, 3);
       EXPECT_FALSE(receive.ready());
       EXPECT_FALSE(send.ready());
-      EXPECT_FALSE(rank.thread.serve());  // not here
+      EXPECT_FALSE(rank.thread.serve());  // wrong thread
     });
     EXPECT_EQ(received, std::byte{0});
     while (rank.thread.serve()) {
@@ -98,7 +98,7 @@ TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
   });
 }
 
-// Messages of one tag arrive in the order of the calls, whichever threads made them.
+// Messages of one tag arrive in the order of the calls, whichever threads make them.
 TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
   run_ranks(1, [](FakeWorld& world) {
     Alone rank(world);
@@ -117,7 +117,7 @@ TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
   });
 }
 
-// A probed message is found again only by a probe that comes after its receive.
+// A probe finds a message again only if it comes after the message's receive.
 TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
   run_ranks(1, [](FakeWorld& world) {
     Alone rank(world);
@@ -130,7 +130,7 @@ TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
       run_beside_server(rank.thread, [&] {
         while (found == 0)
           found = rank.communicator.probe(3).value_or(Communicator::Envelope{}).size_bytes;
-        // The server has time to find the same message again.
+        // Gives the server time to find the same message again.
         std::this_thread::sleep_for(2ms);
         Transfer receive = rank.communicator.receive({received.data(), found}, 0, 3);
         while (!receive.ready()) {
@@ -199,7 +199,7 @@ TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
   });
 }
 
-// An error of the library reaches whoever waits for the message, not whoever serves.
+// An error of MPI is reported to the thread that waits for the message, not to the serving one.
 TEST(DeferredCommunicatorTest, Errors_BelongToTheTransfer) {
   run_ranks(1, [](FakeWorld& world) {
     Alone rank(world);

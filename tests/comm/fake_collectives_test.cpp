@@ -24,7 +24,7 @@ std::vector<std::int32_t> values_of(int rank, std::size_t count) {
   return values;
 }
 
-/// 2, 0, 4, 0 … elements a rank, or 3 for each.
+/// 2, 0, 4, 0 … elements per rank, or 3 on each.
 std::vector<std::size_t> counts_of(int size, bool are_even) {
   std::vector<std::size_t> counts;
   for (int rank = 0; rank < size; ++rank) {

@@ -1,4 +1,4 @@
-// What the fake GPUs say of groups of launches and of registered memory, used rightly and wrongly.
+// The fake GPUs' checks of groups of launches and of registered memory.
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace kolo::test::fake_gpu_launches_test {
 
-/// Whether one of the hazards of `body` on two ranks contains `text`.
+/// Expects that a hazard of `body` on two ranks contains `text`.
 void expect_hazard(const std::string& text, const std::function<void(const GpuRank&)>& body) {
   const std::vector<std::string> hazards = run_on_gpus(2, body);
   EXPECT_TRUE(std::any_of(hazards.begin(), hazards.end(), [&](const std::string& hazard) {
@@ -95,14 +95,14 @@ TEST(FakeGpuRegistrationsTest, MistakesAreHazards) {
   });
 }
 
-/// Registers one array while it lives.
+/// Registers an array for the lifetime of this object.
 class Known {
  public:
   Known(const GpuRank& self, const DeviceArray<float>& array, bool is_known = true)
       : communicator_(self.communicator),
         registration_(is_known ? communicator_.register_memory(array.data(), array.range().size())
                                : nullptr) {}
-  Known(const Known&) = delete;  // registrations end once
+  Known(const Known&) = delete;  // a registration ends once
   Known& operator=(const Known&) = delete;
   ~Known() { communicator_.deregister(registration_); }
 

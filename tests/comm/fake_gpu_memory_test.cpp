@@ -1,4 +1,4 @@
-// Mistakes with the memory of GPUs, which the fake GPUs report.
+// Memory errors on GPUs, which the fake GPUs report.
 #include <cstddef>
 #include <future>
 #include <latch>

@@ -1,4 +1,4 @@
-// Mistakes that a program on GPUs can make, each of which the fake GPUs report.
+// Mistakes of programs on GPUs, each of which the fake GPUs report.
 #include <cstdint>
 #include <memory>
 #include <ostream>
@@ -23,8 +23,8 @@ enum class Mistake : std::uint8_t {
 struct MistakeCase {
   Mistake mistake;
   std::string name;
-  std::string party;  // that one hazard names; empty: there is none
-  std::string other;  // that the same names too
+  std::string party;  // named by a hazard; empty: there is no hazard
+  std::string other;  // also named by that hazard
 };
 
 void PrintTo(const MistakeCase& mistake, std::ostream* out) { *out << mistake.name; }
@@ -35,7 +35,7 @@ float gradient_at(int rank, std::size_t step, std::size_t i) {
   return static_cast<float>(static_cast<std::size_t>(rank + 1) * (i + 1) + 10 * step);
 }
 
-/// Two gradients of a user's stream are summed one after another, through one staging buffer.
+/// Sums two gradients of the user's stream one after another, through one staging buffer.
 class Program {
  public:
   Program(const GpuRank& rank, Mistake mistake) : self_(rank), mistake_(mistake) {}
@@ -229,7 +229,7 @@ TEST(FakeGpuAgreementTest, CallsThatDoNotFitTogetherAreFound) {
       "1' on member 1");
 }
 
-/// Two communicators of the same ranks, each with a stream of its own.
+/// Two communicators of the same ranks, each on its own stream.
 std::vector<std::string> hazards_of_two_communicators(bool starts_in_order, bool has_event) {
   return run_on_gpus(2,
                      [&](const GpuRank& self) {
@@ -254,7 +254,7 @@ std::vector<std::string> hazards_of_two_communicators(bool starts_in_order, bool
 TEST(FakeGpuMistakesTest, CollectivesOfTwoCommunicatorsNeedAnOrderOnTheDevice) {
   EXPECT_TRUE(hazards_of_two_communicators(true, false).empty());
   EXPECT_TRUE(hazards_of_two_communicators(false, true).empty());
-  // Streams run at random: not every run meets the mistake.
+  // Streams run in random order, so not every run exposes the mistake.
   std::vector<std::string> hazards;
   for (int run = 0; run < 100 && hazards.empty(); ++run) {
     hazards = hazards_of_two_communicators(false, false);

@@ -28,7 +28,7 @@ TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
     const auto reduce = [&] {
       self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
     };
-    if (self.rank != 0) reduce();  // rank 0 never does
+    if (self.rank != 0) reduce();  // rank 0 never calls it
     self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5), nullptr);
     self.communicator.abort("rank 3 died");
     self.communicator.abort("another reason");
@@ -169,7 +169,7 @@ TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
   });
 }
 
-/// The hazards of memory that is allocated and freed on the default stream and used on another
+/// The hazards of memory that is allocated and freed on the default stream, and used on another
 /// stream in between.
 template <class Between>
 std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {

@@ -37,7 +37,7 @@ INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, CommunicatorContract, LateAndWith
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, TransferContract, LateAndWithRendezvous);
 INSTANTIATE_TYPED_TEST_SUITE_P(Fake, WindowContract, Late);
 
-/// A world without faults changes nothing.
+/// A FaultWorld without faults changes nothing.
 struct FaultlessRanks {
   static std::vector<int> sizes() { return {1, 3}; }
   static void run(int size, const std::function<void(comm::World&)>& body) {
@@ -47,7 +47,7 @@ struct FaultlessRanks {
     });
   }
 };
-/// Nor do delays, but for the time.
+/// Delays change only the timing.
 struct DelayedRanks {
   static std::vector<int> sizes() { return {1, 3}; }
   static void run(int size, const std::function<void(comm::World&)>& body) {
@@ -116,7 +116,7 @@ TEST(FakeWorldTest, WithoutSharedMemory_AWindowFailsOnAllRanks) {
             {.has_shared_memory = false});
 }
 
-/// What rank 1 receives of ten one-byte messages that rank 0 sends under faults.
+/// What rank 1 receives of ten one-byte messages that rank 0 sends under these faults.
 std::vector<int> received_under(const std::vector<Fault>& faults) {
   std::vector<int> received;
   run_ranks(2, [&](FakeWorld& fake) {

@@ -21,7 +21,7 @@
 
 namespace kolo::test {
 
-/// What one rank has for a test of fake GPUs.
+/// One rank of a test of fake GPUs.
 struct GpuRank {
   int rank;
   int size;
@@ -31,7 +31,7 @@ struct GpuRank {
   comm::DeviceCommunicator& communicator;  // of all ranks
 };
 
-/// Another communicator of some ranks, this one among them.
+/// Another communicator of some ranks, including this one.
 inline std::unique_ptr<comm::DeviceCommunicator> connect(FakeWorld& world, comm::Gpu& gpu,
                                                          const std::vector<int>& ranks,
                                                          int channel) {
@@ -48,7 +48,7 @@ inline std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-/// Runs `body` on every rank with a GPU, and returns the hazards of all.
+/// Runs `body` on every rank, each with a GPU, and returns the hazards of all.
 inline std::vector<std::string> run_on_gpus(int size,
                                             const std::function<void(const GpuRank&)>& body,
                                             const FakeOptions& options = {.gpus_per_rank = 1}) {
@@ -66,7 +66,7 @@ inline std::vector<std::string> run_on_gpus(int size,
   return hub->hazards();
 }
 
-/// The same on 2, 3 and 4 ranks, and without a hazard.
+/// The same on 2, 3 and 4 ranks; expects no hazard.
 inline void expect_sound(const std::function<void(const GpuRank&)>& body) {
   for (const int size : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(size) + " ranks");
@@ -95,7 +95,7 @@ class DeviceArray {
   ByteRange range() const { return {memory_.get(), bytes()}; }
   void free() { memory_.reset(); }
 
-  /// As the host sees them now, without waiting for anything.
+  /// The values that the host sees now, without waiting for anything.
   std::vector<T> get() const {
     std::vector<T> values(count_);
     hub_.copy_to_host(rank_, memory_.get(), std::as_writable_bytes(std::span(values)));
@@ -111,7 +111,7 @@ class DeviceArray {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// The hazards of one call that rank 0 makes, and of another that rank 1 does.
+/// The hazards of a call on rank 0 and another on rank 1.
 template <class Call>
 std::vector<std::string> hazards_of(const Call& call) {
   return run_on_gpus(2, [&](const GpuRank& self) {
@@ -122,7 +122,7 @@ std::vector<std::string> hazards_of(const Call& call) {
   });
 }
 
-/// Whether a hazard's text has both parts.
+/// Whether a hazard's text contains both parts.
 inline bool has_hazard(const std::vector<std::string>& hazards, const std::string& part,
                        const std::string& other = {}) {
   return std::any_of(hazards.begin(), hazards.end(), [&](const std::string& hazard) {

@@ -30,7 +30,7 @@ class HappensBeforeTest : public testing::Test {
   }
   void free(ByteRange range) { graph_.free(host_, range, ++last_order_); }
   void allocate(ByteRange range) { graph_.allocate(host_, range, ++last_order_); }
-  /// The next operation on `later` happens after all that is on `earlier` so far.
+  /// Orders the next operation on `later` after everything on `earlier` so far.
   void wait(Timeline later, Timeline earlier) {
     const VectorClock event = graph_.clock(earlier);
     graph_.join(later, event);

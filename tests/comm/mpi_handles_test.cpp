@@ -18,7 +18,7 @@ int count_free(MPI_Comm, int, void* counter, void*) {
   return MPI_SUCCESS;
 }
 
-/// Makes communicators that count how many of them were freed.
+/// Creates communicators, and counts how many have been freed.
 class MpiHandlesTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -1,5 +1,5 @@
-# How Kolo starts, joins and leaves MPI. Paths are those of tests/CMakeLists.txt, which includes
-# this file.
+# How Kolo starts, joins and leaves MPI. Included by tests/CMakeLists.txt, to which paths are
+# relative.
 
 kolo_test_executable(mpi_start comm/mpi_start.cpp)
 target_link_libraries(mpi_start PRIVATE MPI::MPI_C)

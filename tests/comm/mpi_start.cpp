@@ -1,5 +1,5 @@
-// How Kolo starts, joins and leaves MPI: one program per way, since a process starts MPI once. Each
-// exits with 0 when all is well; mpirun itself complains where a process ends without finalising.
+// How Kolo starts, joins and leaves MPI: one program per way, as a process can start MPI only once.
+// Exit code 0 on success; mpirun reports a process that ends without finalising MPI.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -65,9 +65,9 @@ void start() {
   expect(dynamic_cast<MpiWorld*>(again.get()) != nullptr, "a second world over MPI");
 }
 
-/// A world that ends after main, as the one of kolo::init does without a shutdown.
+/// A world that is destroyed after main, like that of kolo::init without a shutdown.
 void start_static() {
-  static std::unique_ptr<MpiWorld> world;  // ends last, for what came later ends first
+  static std::unique_ptr<MpiWorld> world;  // destroyed last: later objects are destroyed first
   std::atexit([] {
     if (!is_finalized()) return;
     std::fputs("MPI was finalised under a living world\n", stderr);
@@ -76,7 +76,7 @@ void start_static() {
   world = std::make_unique<MpiWorld>(kolo::Config{});
 }
 
-/// The program starts MPI and finalises it; Kolo's owners come to their end later.
+/// The program starts and finalises MPI; Kolo's owners of handles are destroyed later.
 void join() {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -93,7 +93,7 @@ void join() {
   expect(text.find("finalised") != std::string::npos, "an error that says MPI was finalised");
 }
 
-/// The program starts MPI for one thread only, which constructs the world.
+/// The program starts MPI without threads; only the same thread may construct the world.
 void join_single() {
   MPI_Init(nullptr, nullptr);
   int provided = 0;
@@ -113,7 +113,7 @@ void join_single() {
   MPI_Finalize();
 }
 
-/// Rank 1 constructs no world: rank 0 waits for a second.
+/// Rank 1 constructs no world: rank 0 waits for it for a second.
 void late() {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
@@ -142,17 +142,18 @@ void late() {
   MPI_Finalize();
 }
 
-/// Rank 1 does not come to start MPI: the others wait in MPI_Init.
+/// Rank 1 does not start MPI: the others wait in MPI_Init.
 void never() {
   const auto launcher = kolo::comm::find_launcher();
-  // mpirun ends it with the others; if it ended by itself, mpirun might be faster than they.
+  // mpirun ends this rank together with the others; if it ended by itself, mpirun might end them
+  // first.
   if (launcher && launcher->rank == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
   kolo::Config config;
   config.start_timeout = std::chrono::seconds(2);
   const auto world = kolo::comm::make_world(config);
 }
 
-/// The environment says that a launcher started several processes, of which MPI knows nothing.
+/// The environment shows a launcher with several processes, but MPI knows only one.
 void singleton() {
   try {
     const auto world = kolo::comm::make_world(kolo::Config::from_environment());
@@ -162,7 +163,7 @@ void singleton() {
   }
 }
 
-/// A communicator before MPI has been started.
+/// Makes a communicator before MPI has been started.
 void too_early() {
   std::string text;
   try {

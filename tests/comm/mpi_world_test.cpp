@@ -91,7 +91,7 @@ TEST(MpiNativeTest, EveryTypeOfMpi_IsReduced) {
     doubles[i] = 0.5 * value(rank(), i);
     bytes[i] = static_cast<std::uint8_t>((i + static_cast<std::size_t>(rank())) % 251);
   }
-  std::vector<Transfer> transfers;  // several at once, in place and not
+  std::vector<Transfer> transfers;  // several simultaneously, in place and not
   transfers.push_back(
       native->all_reduce(integers.data(), integers.data(), kCount, DType::Int64, ReduceOp::Sum));
   transfers.push_back(
@@ -129,7 +129,7 @@ TEST(MpiNativeTest, UnsupportedReduction_IsRejected) {
 }
 
 TEST(MpiCheckTest, Error_NamesTheCallWithMpisText) {
-  comm::MpiWorld world(Config{});  // whose communicators return errors; so does MPI_COMM_WORLD here
+  comm::MpiWorld world(Config{});  // its communicators return errors, as MPI_COMM_WORLD does here
   try {
     KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD));
     ADD_FAILURE() << "no error";
@@ -148,7 +148,7 @@ std::size_t count_open_files() {
   return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
-/// Of files in shared memory that never had a name: the kernel calls them #<inode>.
+/// Counts mappings of unnamed files in shared memory, which the kernel calls #<inode>.
 std::size_t count_nameless_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
@@ -158,7 +158,7 @@ std::size_t count_nameless_mappings() {
   return count;
 }
 
-/// How many of them are in a core dump of this process.
+/// How many of these a core dump of this process would contain.
 std::size_t count_dumped_mappings() {
   std::ifstream smaps("/proc/self/smaps");
   std::size_t count = 0;
@@ -189,7 +189,7 @@ TEST(PosixWindowTest, Window_LeavesNoNameDescriptorOrMapping) {
   EXPECT_EQ(count_nameless_mappings(), 0u);
 }
 
-// The kernel would give pages until it has none, and then end processes.
+// Otherwise the kernel would supply pages until memory runs out, and then kill processes.
 TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
   struct sysinfo machine{};
   ASSERT_EQ(::sysinfo(&machine), 0);
@@ -207,7 +207,7 @@ TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
       << text;
 }
 
-/// The calling process may make files of no more than `bytes` bytes as long as this lives.
+/// Limits the files of this process to `bytes` bytes for the lifetime of this object.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -215,7 +215,7 @@ class FileSizeLimit {
     const rlimit limit{bytes, old_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
-  FileSizeLimit(const FileSizeLimit&) = delete;  // there is one limit
+  FileSizeLimit(const FileSizeLimit&) = delete;  // the limit is global
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
   ~FileSizeLimit() {
     ::setrlimit(RLIMIT_FSIZE, &old_);
@@ -227,7 +227,7 @@ class FileSizeLimit {
   void (*old_handler_)(int);
 };
 
-// One rank cannot make its segment: all learn which one and why, and the next window is fine.
+// One rank cannot make its segment: all learn which rank and why, and the next window succeeds.
 TEST(PosixWindowTest, FailureOfOneRank_IsAnErrorOnAll) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);

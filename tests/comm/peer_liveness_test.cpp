@@ -18,7 +18,7 @@ namespace kolo::comm::peer_liveness_test {
 
 using kolo::test::refuse_pidfd;
 
-/// A process that does nothing until it is killed.
+/// A child process that does nothing until it is killed.
 class Child {
  public:
   Child() : pid_(::fork()) {
@@ -45,7 +45,7 @@ class Child {
   bool is_reaped_ = false;
 };
 
-/// What it knows once it knows of `count` deaths.
+/// The dead peers, once there are at least `count`.
 std::vector<int> wait_for_deaths(PeerLiveness& liveness, std::size_t count) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (liveness.dead().size() < count && std::chrono::steady_clock::now() < deadline) {
@@ -87,7 +87,7 @@ TEST(PeerLivenessTest, ProcessEndedBefore_IsDead) {
   EXPECT_EQ(liveness.dead(), std::vector<int>{2});
 }
 
-/// In a process of its own, since nothing gives pidfd_open back.
+/// Runs in its own process, since pidfd_open cannot be enabled again.
 void name_the_dead_without_pidfd() {
   refuse_pidfd();
   Child gone;
@@ -99,7 +99,7 @@ void name_the_dead_without_pidfd() {
   Child killed;
   PeerLiveness liveness({{2, gone.pid()}, {3, stopped.pid()}, {5, killed.pid()}});
   if (liveness.dead() != std::vector<int>{2}) std::exit(1);
-  killed.send(SIGKILL);  // and is not reaped
+  killed.send(SIGKILL);  // but not reaped
   if (wait_for_deaths(liveness, 2) != std::vector<int>{2, 5}) std::exit(2);
   stopped.send(SIGKILL);
   stopped.reap();
@@ -127,7 +127,7 @@ TEST(FileDescriptorTest, LastOwner_ClosesOnce) {
     FileDescriptor moved(std::move(first));
     EXPECT_FALSE(first.is_open());
     EXPECT_EQ(moved.get(), ends[0]);
-    moved = std::move(second);  // closes what was there
+    moved = std::move(second);  // closes its previous descriptor
     EXPECT_FALSE(is_open(ends[0]));
     EXPECT_TRUE(is_open(ends[1]));
     FileDescriptor& self = moved;

@@ -37,7 +37,7 @@ TEST(SharedSegmentTest, Mappings_ShowTheSameMemory) {
   EXPECT_NE(first.data(), second.data());
 }
 
-// In another PID namespace the path of the peer's segment is that of this rank's own.
+// In another PID namespace, the path to the peer's segment leads to this rank's own.
 TEST(SharedSegmentTest, PathToAnotherSegment_IsRejected) {
   const NewSegment meant = make_segment(kBytes);
   const NewSegment own = make_segment(kBytes);
@@ -46,7 +46,7 @@ TEST(SharedSegmentTest, PathToAnotherSegment_IsRejected) {
   expect_refused(address);
 }
 
-// Another machine's files may have the same numbers.
+// Files of another machine may have the same numbers.
 TEST(SharedSegmentTest, SegmentWithAnotherKey_IsRejected) {
   const NewSegment segment = make_segment(kBytes);
   for (std::uint64_t& word : SegmentAddress(segment.address).key) EXPECT_NE(word, 0u);

@@ -1,5 +1,5 @@
-# Tests of what moves bytes, and of the fakes of it. Paths are those of tests/CMakeLists.txt, which
-# includes this file.
+# Tests of communication, and of its fakes. Included by tests/CMakeLists.txt, to which paths are
+# relative.
 
 kolo_add_test(comm_test SOURCES
   ops/adasum_weights_test.cpp
@@ -25,7 +25,7 @@ kolo_add_mpi_test(comm_mpi_test
 if(NOT KOLO_SANITIZE)
   include(comm/mpi_start.cmake)
 
-  # These fail on purpose: the output says how.
+  # These fail on purpose, with the expected output.
   kolo_test_executable(mpi_listener_test support/mpi/mpi_listener_test.cpp)
   target_link_libraries(mpi_listener_test PRIVATE kolo_test_mpi_main)
   function(kolo_add_listener_test test ending output)

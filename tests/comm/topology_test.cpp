@@ -45,7 +45,7 @@ TEST(TopologyTest, ContiguousNodes_DifferByOneRankAtMost) {
   EXPECT_EQ(contiguous_nodes(4, 1), (std::vector<int>{0, 0, 0, 0}));
   EXPECT_EQ(contiguous_nodes(4, 2), (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(contiguous_nodes(7, 3), (std::vector<int>{0, 0, 0, 1, 1, 2, 2}));
-  // More nodes than ranks: everybody is alone.
+  // More nodes than ranks: every rank has its own node.
   const Topology alone = Topology::from_nodes(2, contiguous_nodes(3, 1 << 20));
   EXPECT_EQ(alone.node_of_rank, (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(contiguous_nodes(5000, 1 << 20).back(), static_cast<int>((4999LL << 20) / 5000));

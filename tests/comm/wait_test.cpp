@@ -31,7 +31,7 @@ Task fail() {
   throw std::runtime_error("from the task");
 }
 
-/// The text of the `Error` that `call` throws; empty where it throws none.
+/// The text of the `Error` that `call` throws; empty if it throws none.
 template <class Error, class Call>
 std::string error_of(Call call) {
   try {

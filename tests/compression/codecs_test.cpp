@@ -1,4 +1,4 @@
-// What every codec promises, and what each of them does to a block.
+// The guarantees of every codec, and how each of them encodes a block.
 #include "compression/codecs.hpp"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Payload = std::vector<std::byte>;
 
 constexpr std::byte kUntouched{0xA5};
 
-/// At an odd address.
+/// Encodes to an odd address.
 Payload encode(const Codec& codec, const Values& values, int terms = 1) {
   const std::size_t bytes = codec.payload_bytes(values.size(), terms);
   Payload memory(bytes + 9, kUntouched);
@@ -173,7 +173,7 @@ TEST(TopKTest, LargestMagnitudesAreKept_TheFirstAmongEquals) {
   EXPECT_EQ(round_trip(*codec, values), (Values{0, -7, 0, 5, -5, 0, 0, 0, 0, 0}));
   EXPECT_EQ(codec->payload_bytes(10, 1), 3 * 6);
   EXPECT_EQ(codec->payload_bytes(10, 2), 6 * 6);
-  EXPECT_EQ(codec->payload_bytes(10, 3), 10 * 4);  // as they are
+  EXPECT_EQ(codec->payload_bytes(10, 3), 10 * 4);  // uncompressed
   EXPECT_EQ(round_trip(*codec, values, 3), values);
 }
 

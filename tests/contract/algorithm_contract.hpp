@@ -1,8 +1,8 @@
 #pragma once
 
-// What every algorithm must do for all kinds of world sizes, counts, types, operations, memory and
-// timing. Each collective has a suite in a header of its own; this one holds what they share. A
-// test file instantiates the suite of a collective for its algorithms:
+// The requirements on every algorithm, for all kinds of world sizes, counts, types, operations,
+// memory and timing. The suite of each collective has its own header; this one holds their common
+// parts. A test file instantiates a collective's suite for its algorithms:
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, AllReduceContract, contract_cases({my_algorithm}),
 //                            name_contract_case);
@@ -63,7 +63,7 @@ inline std::string name_contract_case(const testing::TestParamInfo<ContractCase>
          std::to_string(std::get<1>(info.param));
 }
 
-/// Polls `task` to its end, with random pauses, so that ranks meet in ever different orders.
+/// Polls `task` until it ends, with random pauses that vary how ranks meet.
 inline void finish(Task task, std::mt19937_64& random) {
   while (task.poll() != Progress::Done) {
     if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 20));
@@ -77,9 +77,9 @@ inline std::mt19937_64 random_of(const Rank& rank) {
 
 class AlgorithmContract : public testing::TestWithParam<ContractCase> {
  protected:
-  /// Returns the call of one rank, without communicator, window and nodes, right before it runs.
+  /// Returns one rank's call, without communicator, window and nodes, right before it runs.
   using MakeCall = std::function<CollectiveCall(std::size_t index, int rank)>;
-  /// What a rank does as soon as its call has ended.
+  /// Called on a rank as soon as its call has ended.
   using End = std::function<void(std::size_t index, int rank)>;
 
   const Algorithm& algorithm() const { return std::get<0>(GetParam()); }
@@ -87,8 +87,8 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
   bool has_peer_buffers() const { return algorithm().needs == Needs::PeerBuffers; }
 
-  /// Runs the calls 0 … `calls` - 1 one after another, without a pause between them, on all ranks
-  /// at once.
+  /// Runs calls 0 … `calls` - 1 consecutively, without a pause between them, on all ranks
+  /// simultaneously.
   void run_calls(std::size_t calls, const MakeCall& make_call, const End& end,
                  std::uint64_t seed = kFirstSeed) const {
     run_on_ranks(size(), kContractWindowBytes, seed, [&](const Rank& rank) {
@@ -100,7 +100,7 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
     });
   }
 
-  /// A failed run destroys its tasks at any point: polls call 0 a different number of times on
+  /// A failed run may destroy its tasks at any point: polls call 0 a different number of times on
   /// every rank, then destroys it. No memory may be damaged; the world is not used again.
   void abandon_call(int polls, const MakeCall& make_call) const {
     run_on_ranks(size(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
@@ -110,7 +110,7 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
     });
   }
 
-  /// Ways to spread elements over the ranks: none, one each, many each, uneven, all on one rank.
+  /// Distributions of elements over ranks: none, one each, many each, uneven, all on one rank.
   std::vector<std::vector<std::size_t>> distributions() const {
     std::vector<std::size_t> uneven(ranks());
     for (std::size_t i = 0; i < ranks(); ++i) uneven[i] = i * 37 % 90;  // rank 0 has none

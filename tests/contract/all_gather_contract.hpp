@@ -70,7 +70,7 @@ class GatherBuffers {
 
   GatherCase case_;
   std::vector<std::byte> own_;
-  std::size_t begin_ = 0;  // of its place in the output
+  std::size_t begin_ = 0;  // start of its place in the output
   GuardedBuffer input_;
   GuardedBuffer output_;
 };
@@ -84,7 +84,7 @@ TEST_P(AllGatherContract, EveryDistributionOfCounts) {
       for (const MoveCase& move : every_move(in_place)) cases.push_back({move, counts});
     }
   }
-  // Longer than the window, so that its memory is used again and again.
+  // Longer than the window, so that slots are reused.
   cases.push_back({{.segment_bytes = 4096}, std::vector<std::size_t>(ranks(), 5003)});
   check(cases);
 }

@@ -38,7 +38,7 @@ class AllReduceContract : public AlgorithmContract {
     return buffers;
   }
 
-  /// Runs the cases, then checks that nothing was written but the outputs.
+  /// Runs the cases, then checks that nothing but the outputs was written.
   Results run(const std::vector<ReduceCase>& cases, std::uint64_t seed = kFirstSeed) const {
     std::vector<Buffers> buffers = make_buffers(cases);
     run_calls(
@@ -57,7 +57,7 @@ class AllReduceContract : public AlgorithmContract {
     return results;
   }
 
-  /// Runs the cases and compares with the reference and between ranks.
+  /// Runs the cases, and compares results with the reference and between ranks.
   void check(const std::vector<ReduceCase>& cases) const {
     const Results results = run(cases);
     for (std::size_t i = 0; i < cases.size(); ++i) {
@@ -81,7 +81,7 @@ TEST_P(AllReduceContract, EveryCount) {
       }
     }
   }
-  // Longer than the window, so that its memory is used again and again.
+  // Longer than the window, so that slots are reused.
   cases.push_back({.count = 9001, .segment_bytes = 4096});
   check(cases);
 }

@@ -79,7 +79,7 @@ class AllToAllContract : public MoveContract<ExchangeCase, ExchangeBuffers> {
     return counts;
   }
 
-  /// No, one and many elements between all; uneven; from or to one rank only; to itself only.
+  /// No, one and many elements between all ranks; uneven; from or to one rank only; to itself only.
   std::vector<ExchangeCounts> exchanges() const {
     const std::size_t last = ranks() - 1;
     return {all_counts([](std::size_t, std::size_t) { return 0u; }),
@@ -97,7 +97,7 @@ TEST_P(AllToAllContract, EveryDistributionOfCounts) {
   for (const ExchangeCounts& counts : exchanges()) {
     for (const MoveCase& move : every_move(false)) cases.push_back({move, counts});
   }
-  // Longer than the window, so that its memory is used again and again.
+  // Longer than the window, so that slots are reused.
   const ExchangeCounts many = all_counts([](std::size_t, std::size_t to) { return 2003 + to; });
   cases.push_back({{.segment_bytes = 4096}, many});
   check(cases);

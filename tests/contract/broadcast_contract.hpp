@@ -64,7 +64,7 @@ TEST_P(BroadcastContract, EveryRootAndCount) {
       for (const MoveCase& move : every_move(true)) cases.push_back({move, root, count});
     }
   }
-  // Longer than the window, so that its memory is used again and again.
+  // Longer than the window, so that slots are reused.
   cases.push_back({{.segment_bytes = 4096}, size() - 1, 9001});
   check(cases);
 }

@@ -14,7 +14,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/error.hpp"
 
-/// What every Communicator does, tested through the World that makes it; see OnEveryRank.
+/// Requirements on every Communicator, tested through the World that makes it; see OnEveryRank.
 namespace kolo::test {
 
 template <class Ranks>
@@ -30,7 +30,7 @@ TYPED_TEST_P(CommunicatorContract, KnowsItsRankAndSize) {
   });
 }
 
-// Many messages of varying length between all pairs, and to itself, all posted at once.
+// Many messages of varying length between all pairs of ranks, including self, all in flight.
 TYPED_TEST_P(CommunicatorContract, MessagesOfOneTagArriveInOrder) {
   static constexpr int kMessages = 40;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
@@ -119,7 +119,7 @@ TYPED_TEST_P(CommunicatorContract, AMessageMayBeEmpty) {
   });
 }
 
-// Longer than what MPI sends eagerly, received late.
+// Longer than MPI's eager limit, and received late.
 TYPED_TEST_P(CommunicatorContract, ALargeMessageArrivesWhole) {
   static constexpr std::size_t kSize = (std::size_t{2} << 20) + 7;
   this->on_every_rank([](Communicator& communicator, comm::World&) {
@@ -155,7 +155,7 @@ TYPED_TEST_P(CommunicatorContract, AThousandTransfersMayBeUnderWay) {
           communicator.receive(std::as_writable_bytes(std::span(&received[i], 1)), before, tag));
       sends.push_back(communicator.send(std::as_bytes(std::span(&sent[i], 1)), next, tag));
     }
-    while (!receives.empty()) {  // in the reverse order
+    while (!receives.empty()) {  // in reverse order
       finish(receives.back());
       receives.pop_back();
     }
@@ -222,7 +222,7 @@ TYPED_TEST_P(CommunicatorContract, WhatIsOutOfRangeIsRefusedAtTheCall) {
   });
 }
 
-// Even and odd world ranks, on one channel and the same tags at the same time.
+// Even and odd world ranks, simultaneously on one channel with the same tags.
 TYPED_TEST_P(CommunicatorContract, GroupsCountTheirOwnRanks) {
   this->on_every_rank([](Communicator&, comm::World& world) {
     const comm::Topology& topology = world.topology();

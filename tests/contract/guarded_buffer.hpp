@@ -26,7 +26,7 @@ class GuardedBuffer {
   void fill(std::span<const std::byte> content) {
     std::copy(content.begin(), content.end(), data());
   }
-  /// Overwrites the memory, as a caller may do once its call has ended.
+  /// Overwrites the memory, as a caller may after its call has ended.
   void give_up() {
     last_.assign(bytes().begin(), bytes().end());
     is_given_up_ = true;

@@ -59,13 +59,13 @@ inline std::vector<std::byte> message(int source, int destination, int number, s
   return data;
 }
 
-/// An instantiation of its suites names a type with
+/// The type parameter of its suites has
 ///   static std::vector<int> sizes();   world sizes that it can run
 ///   static void run(int size, const std::function<void(comm::World&)>& body);   body on every rank
 template <class Ranks>
 class OnEveryRank : public testing::Test {
  protected:
-  /// On every rank of every world, with a communicator over all of them.
+  /// Runs `body` on every rank of every world, with a communicator over all of them.
   void on_every_rank(const std::function<void(Communicator&, comm::World&)>& body) {
     for (const int size : Ranks::sizes()) {
       SCOPED_TRACE("world of " + std::to_string(size));

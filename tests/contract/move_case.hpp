@@ -1,6 +1,6 @@
 #pragma once
 
-// What the contracts of all-gather, broadcast and all-to-all have in common: they only move bytes.
+// Common parts of the contracts of all-gather, broadcast and all-to-all, which only move bytes.
 
 #include <cstddef>
 #include <ostream>
@@ -36,7 +36,7 @@ inline void append(std::vector<std::byte>& to, const std::vector<std::byte>& byt
   to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
-/// Every type and segment length, `in_place` or not, wherever the buffers begin.
+/// Every type and segment length, in place or not, at several offsets of the buffers.
 inline std::vector<MoveCase> every_move(bool in_place) {
   std::vector<MoveCase> cases;
   for (const DType dtype : kAllDTypes) cases.push_back({dtype, 64, in_place, 0});

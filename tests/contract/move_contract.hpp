@@ -9,8 +9,8 @@
 namespace kolo::test {
 
 /// The contract of a collective that only moves bytes. `Buffers` is one rank's memory, made from a
-/// Case, which can be printed, and a rank: call() fills in the input and returns the rank's call,
-/// peer_buffer() is the memory that other ranks access, give_up() ends its use, expect_result() and
+/// printable Case and a rank: call() fills in the input and returns the rank's call, peer_buffer()
+/// is the memory that other ranks access, give_up() ends its use, and expect_result() and
 /// expect_bounds_kept() check it afterwards.
 template <class Case, class Buffers>
 class MoveContract : public AlgorithmContract {
@@ -36,7 +36,7 @@ class MoveContract : public AlgorithmContract {
     for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) check(cases, seed);
   }
 
-  /// Tasks that are destroyed at any point leave nothing behind.
+  /// Tasks that are destroyed at any point must leave no damage.
   void check_abandoned(const Case& item) const {
     for (int polls = 0; polls < 24; ++polls) {
       AllBuffers buffers = make_buffers({item});

@@ -24,8 +24,8 @@ struct Rank {
   std::uint64_t seed;
 };
 
-/// Runs `body` on one rank, a thread, for each entry of the nodes. Messages are delayed at random.
-/// The seed decides how long, and whether a send waits for its receiver.
+/// Runs `body` once per entry of `node_of_rank`, each rank as a thread. Messages have random
+/// delays. The seed determines them, and whether a send waits for its receiver.
 inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
                          std::uint64_t seed, const std::function<void(const Rank&)>& body) {
   const FakeOptions options{

@@ -43,8 +43,8 @@ inline std::ostream& operator<<(std::ostream& out, const ReduceCase& item) {
              << (item.in_place ? ", in place" : "");
 }
 
-/// Element `index` of `rank`'s input. Floats have such different magnitudes that each order of
-/// summation gives other bits; products stay within the range of float16.
+/// Element `index` of `rank`'s input. The magnitudes of floats differ so much that each order of
+/// summation gives different bits; products stay within the range of float16.
 inline double reduce_value(const ReduceCase& item, int rank, std::size_t index) {
   if (item.values == Values::Large) return item.dtype == DType::Float16 ? 30000 : 0x1p127;
   if (item.values == Values::NotANumber && index == 3 + 5 * static_cast<std::size_t>(rank)) {
@@ -77,7 +77,7 @@ class ReduceBuffers {
     input_.fill(original_);
   }
 
-  /// Fills in the input right before the call if it is in place.
+  /// If the call is in place, fills in the input right before it.
   void fill() {
     if (case_.in_place) output_.fill(original_);
   }
@@ -117,8 +117,8 @@ class ReduceBuffers {
   GuardedBuffer output_;
 };
 
-/// The tolerance of element `index`, of each part of a complex number, if the order of summation is
-/// not fixed.
+/// The tolerance of element `index`, for each part of a complex number, if the order of summation
+/// is not fixed.
 inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) {
   if (is_integer(item.dtype) || item.dtype == DType::Bool) return 0;
   const double largest_part = is_complex(item.dtype) ? std::sqrt(5.0) : 1.0;  // see set_value()
@@ -141,7 +141,7 @@ inline double tolerance_at(const ReduceCase& item, int size, std::size_t index) 
          (item.dtype == DType::Float16 ? (size + 3) * 0x1p-24 : 0);
 }
 
-/// Compares all elements with the rank-ordered sum; bit by bit if the algorithm promises that.
+/// Compares all elements with the rank-ordered sum, bit by bit if the algorithm guarantees that.
 inline void expect_reduced(const ReduceCase& item, const std::vector<std::byte>& result, int size,
                            bool rank_ordered) {
   std::vector<std::vector<std::byte>> inputs;

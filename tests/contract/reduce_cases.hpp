@@ -25,7 +25,7 @@ inline std::vector<ReduceCase> every_type_and_operation() {
   return cases;
 }
 
-/// With a rank-ordered algorithm all of them give the same bits.
+/// A rank-ordered algorithm must give the same bits for all of these.
 inline std::vector<ReduceCase> every_chunking_and_offset() {
   std::vector<ReduceCase> cases;
   for (const DType dtype : {DType::Int8, DType::BFloat16, DType::Float16, DType::Float64}) {
@@ -47,8 +47,9 @@ inline std::vector<ReduceCase> every_timing() {
           {.dtype = DType::Complex64, .reduction = {ReduceOp::Product}, .count = 87}};
 }
 
-/// The mean of finite numbers is finite even if their sum is not. The sum of bfloat16 overflows
-/// float32, too, so it is always divided first; float16 only if partial sums are sent.
+/// The mean of finite numbers is finite even if their sum is not. A sum of bfloat16 overflows
+/// float32, too, so inputs are always divided first; those of float16 only if partial sums are
+/// sent.
 inline std::vector<ReduceCase> average_of_large_halves(bool rank_ordered, int size) {
   std::vector<ReduceCase> cases;
   for (const DType dtype : {DType::Float16, DType::BFloat16}) {
@@ -74,7 +75,7 @@ inline std::vector<ReduceCase> not_a_number() {
   return cases;
 }
 
-/// On Int32, in any order with the same result.
+/// For Int32; the order does not matter.
 inline constexpr CustomReduction kExclusiveOr{
     "exclusive or",
     [](DType, const void* next, void* accumulator, std::size_t count) {
@@ -86,7 +87,7 @@ inline constexpr CustomReduction kExclusiveOr{
       std::fill_n(static_cast<std::uint32_t*>(values), count, 0u);
     }};
 
-/// On Int32: the last odd number, else the first number. Associative, but the order matters.
+/// For Int32: the last odd number, else the first number. Associative, but not commutative.
 inline constexpr CustomReduction kLastOdd{
     "last odd",
     [](DType, const void* next, void* accumulator, std::size_t count) {

@@ -24,7 +24,7 @@ class ReduceScatterContract : public AlgorithmContract {
     std::vector<ScatterBuffers> of_rank;
     std::vector<std::byte*> inputs;
   };
-  using Results = std::vector<std::vector<std::byte>>;  // by case: those of all ranks, concatenated
+  using Results = std::vector<std::vector<std::byte>>;  // by case, of all ranks, concatenated
 
   CollectiveCall call_of(Buffers& buffers, int rank) const {
     CollectiveCall call = buffers.of_rank[static_cast<std::size_t>(rank)].call();
@@ -38,7 +38,7 @@ class ReduceScatterContract : public AlgorithmContract {
     return buffers;
   }
 
-  /// Runs the cases, then checks that nothing was written but the results.
+  /// Runs the cases, then checks that nothing but the results was written.
   Results run(const std::vector<ScatterCase>& cases, std::uint64_t seed = kFirstSeed) const {
     std::vector<Buffers> buffers = make_buffers(cases);
     run_calls(
@@ -68,7 +68,7 @@ class ReduceScatterContract : public AlgorithmContract {
     }
   }
 
-  /// Spread unevenly over the ranks; if there are several, some get nothing.
+  /// Distributes the elements unevenly over the ranks; if there are several, some get none.
   std::vector<ScatterCase> spread(const std::vector<ReduceCase>& reductions) const {
     std::vector<ScatterCase> cases;
     for (const ReduceCase& reduce : reductions) {
@@ -96,7 +96,7 @@ TEST_P(ReduceScatterContract, EveryDistributionOfCounts) {
       }
     }
   }
-  // Longer than the window, so that its memory is used again and again.
+  // Longer than the window, so that slots are reused.
   cases.push_back(
       {{.count = 2003 * ranks(), .segment_bytes = 4096}, std::vector<std::size_t>(ranks(), 2003)});
   check(cases);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The reference for reductions: the same arithmetic, one element at a time, without the library's
+// The reference for reductions: the same arithmetic, element by element, without the library's
 // kernels.
 
 #include <bit>
@@ -19,7 +19,7 @@
 
 namespace kolo::test {
 
-/// A 16-bit floating format by its definition.
+/// A 16-bit floating-point format, by its definition.
 struct HalfFormat {
   int mantissa_bits;
   int exponent_bits;
@@ -59,7 +59,7 @@ struct HalfFormat {
 inline constexpr HalfFormat kFloat16Format{10, 5};
 inline constexpr HalfFormat kBFloat16Format{7, 8};
 
-/// One element of any type in memory, as a value to compute with.
+/// Access to one element of any type in memory, as a value for computations.
 template <class Stored, class Value, Value (*kLoad)(Stored), Stored (*kStore)(Value)>
 struct Access {
   using Type = Value;
@@ -90,7 +90,7 @@ inline std::uint16_t store_bfloat16(float value) { return kBFloat16Format.encode
 template <class T>
 using Plain = Access<T, T, identity_value<T>, identity_value<T>>;
 
-/// Calls `visit` with the Access of `dtype`, which is not complex.
+/// Calls `visit` with the Access of `dtype`, which must not be complex.
 template <class Visit>
 auto with_access(DType dtype, Visit visit) {
   switch (dtype) {
@@ -139,7 +139,7 @@ T reference_apply(ReduceOp op, T a, T b) {
   }
 }
 
-/// reference_combine of complex numbers, whose parts are of type T.
+/// reference_combine for complex numbers whose parts are of type T.
 template <class T>
 std::vector<std::byte> combine_complex(const Reduction& reduction,
                                        const std::vector<std::vector<std::byte>>& inputs) {
@@ -154,7 +154,7 @@ std::vector<std::byte> combine_complex(const Reduction& reduction,
     Complex a = input(0);
     for (std::size_t k = 1; k < inputs.size(); ++k) {
       const Complex b = input(k);
-      // By the definition: that of the standard library corrects what has become a NaN.
+      // By the definition, since the standard library's product corrects NaN results.
       a = reduction.op == ReduceOp::Sum ? a + b
                                         : Complex(a.real() * b.real() - a.imag() * b.imag(),
                                                   a.real() * b.imag() + a.imag() * b.real());
@@ -165,7 +165,7 @@ std::vector<std::byte> combine_complex(const Reduction& reduction,
   return output;
 }
 
-/// Combines `inputs` element by element in their order.
+/// Combines `inputs` elementwise, in their order.
 inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& reduction,
                                                 const std::vector<std::vector<std::byte>>& inputs) {
   if (reduction.op == ReduceOp::Custom) {
@@ -194,8 +194,8 @@ inline std::vector<std::byte> reference_combine(DType dtype, const Reduction& re
   });
 }
 
-/// Element `index` of a buffer as a number. A complex number is its real part if it is what
-/// set_value() makes of that, else NaN.
+/// Element `index` of a buffer as a number. A complex number counts as its real part if it has the
+/// form that set_value() writes, else as NaN.
 inline double value_at(DType dtype, const std::byte* buffer, std::size_t index) {
   if (is_complex(dtype)) {
     const double real = value_at(real_type(dtype), buffer, 2 * index);
@@ -207,8 +207,8 @@ inline double value_at(DType dtype, const std::byte* buffer, std::size_t index) 
   });
 }
 
-/// Writes `value`, which the type can hold, as element `index`; of complex types value (1 - 2i),
-/// whose sums and scaled values look alike.
+/// Writes `value`, which must be exact in the type, as element `index`; for complex types value (1
+/// - 2i), a form that sums and scaling preserve.
 inline void set_value(DType dtype, std::byte* buffer, std::size_t index, double value) {
   if (is_complex(dtype)) {
     set_value(real_type(dtype), buffer, 2 * index, value);
@@ -222,7 +222,7 @@ inline void set_value(DType dtype, std::byte* buffer, std::size_t index, double 
   });
 }
 
-/// The first element whose bits differ, where all NaN count as equal; `count` if none does.
+/// The first element whose bits differ, with all NaN equal; `count` if there is none.
 inline std::size_t first_difference(DType dtype, const std::byte* a, const std::byte* b,
                                     std::size_t count) {
   const DType part = real_type(dtype);
@@ -240,7 +240,7 @@ inline constexpr DType kAllDTypes[] = {
     DType::Float64, DType::Bool,    DType::Complex64, DType::Complex128,
 };
 static_assert(std::size(kAllDTypes) == kDTypeCount);
-/// Whether elements can be combined by one of kAllOps.
+/// Whether the type supports `op`, one of kAllOps.
 inline bool is_defined(DType dtype, ReduceOp op) {
   const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
   return dtype == DType::Bool ? is_order : !is_complex(dtype) || !is_order;

@@ -14,7 +14,7 @@
 
 namespace kolo::test {
 
-/// One reduce-scatter: a reduction of `reduce.count` elements, of which each rank gets its count.
+/// A reduce-scatter: a reduction of `reduce.count` elements, and the count of each rank.
 struct ScatterCase {
   ReduceCase reduce;
   std::vector<std::size_t> counts;
@@ -33,7 +33,7 @@ class ScatterBuffers {
 
   std::byte* input() { return input_.data(); }
 
-  /// Fills in the input only now.
+  /// Also fills in the input, right before the call.
   CollectiveCall call() {
     input_.fill(original_);
     const ReduceCase& reduce = case_.reduce;

@@ -4,8 +4,8 @@
 
 namespace kolo::test {
 
-/// Spreads `size` ranks over three or two nodes, equally many on each, such that ranks of one node
-/// are not all neighbours; over a single node if neither divides the size.
+/// Spreads `size` ranks evenly over three or two nodes, so that the ranks of a node are not all
+/// neighbours; over one node if neither number divides the size.
 inline std::vector<int> scattered_nodes(int size) {
   const int nodes = size % 3 == 0 ? 3 : size % 2 == 0 ? 2 : 1;
   std::vector<int> node_of_rank;

@@ -12,7 +12,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/error.hpp"
 
-/// How transfers of every Communicator end: by an error, given up, moved; see OnEveryRank.
+/// How transfers of every Communicator end: with an error, abandoned, or moved; see OnEveryRank.
 namespace kolo::test {
 
 template <class Ranks>
@@ -20,12 +20,12 @@ class TransferContract : public OnEveryRank<Ranks> {};
 
 TYPED_TEST_SUITE_P(TransferContract);
 
-/// Gives up all receives; returns when none writes to its buffer any more.
+/// Gives up all receives; returns once none writes to its buffer any more.
 inline void give_up_receives(Communicator& communicator) {
   while (!communicator.give_up_receives().from.empty()) std::this_thread::yield();
 }
 
-/// Returns when all ranks have called it.
+/// A barrier.
 inline void meet(Communicator& communicator, int tag) {
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < communicator.size(); ++peer) {
@@ -58,10 +58,10 @@ TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
   });
 }
 
-// Receives that are given up in the middle of long messages: each message has then arrived
-// completely, or not at all, and the next receive gets it.
+// Receives that are given up in the middle of long messages: each message has either arrived
+// completely, or the next receive gets it.
 TYPED_TEST_P(TransferContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
-  static constexpr std::size_t kSize = std::size_t{1} << 18;  // more than MPI sends eagerly
+  static constexpr std::size_t kSize = std::size_t{1} << 18;  // beyond MPI's eager limit
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
@@ -126,7 +126,7 @@ TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNothing) {
       Transfer receiving = communicator.receive(given_up, before, 4);
       EXPECT_FALSE(receiving.ready());
     }
-    // Two empty rounds around the ring, so that no rank sends before all have given up.
+    // Two rounds of empty messages around the ring, so that no rank sends before all have given up.
     for (int round = 0; round < communicator.size(); ++round) {
       Transfer sending = communicator.send({}, next, 6);
       Transfer receiving = communicator.receive({}, before, 6);
@@ -153,7 +153,7 @@ TYPED_TEST_P(TransferContract, AMovedTransferEndsOnce) {
     std::vector<std::byte> given_up(4);
     Transfer kept = communicator.receive(received, rank, 4);
     Transfer other = communicator.receive(given_up, rank, 5);
-    other = std::move(kept);  // gives up the receive that was there
+    other = std::move(kept);  // gives up its previous receive
     EXPECT_TRUE(kept.ready());
     EXPECT_FALSE(other.ready());
     Transfer sending = communicator.send(first, rank, 4);

@@ -14,8 +14,8 @@
 #include "contract/messages.hpp"
 #include "kolo/shared_window.hpp"
 
-/// What every SharedWindow does, tested through the World that makes it. Instantiated like the
-/// contract of communicators.
+/// Requirements on every SharedWindow, tested through the World that makes it. Instantiated like
+/// the contract of communicators.
 namespace kolo::test {
 
 inline std::shared_ptr<SharedWindow> make_window(comm::World& world, Communicator& communicator,
@@ -52,7 +52,7 @@ TYPED_TEST_P(WindowContract, SegmentsAreZeroAlignedAndOfTheSizeAskedFor) {
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(segment.data()) % 64, 0u);
         EXPECT_TRUE(segment.front() == std::byte{0} && segment.back() == std::byte{0});
       }
-      window->enter_stage();  // no rank unmaps what another still reads
+      window->enter_stage();  // no rank unmaps memory that another still reads
       wait_until_ready(window->all_reached(1));
     }
   });
@@ -88,7 +88,7 @@ TYPED_TEST_P(WindowContract, ARankIsWaitedForAlone) {
     const int last = window->size() - 1;
     EXPECT_TRUE(window->reached(last, 0).ready());
     EXPECT_FALSE(window->reached(window->rank(), 1).ready());
-    // In a chain from the last rank down: each enters after its neighbour.
+    // A chain from the last rank down: each enters after its neighbour.
     if (window->rank() < last) wait_until_ready(window->reached(window->rank() + 1, 1));
     window->enter_stage();
     wait_until_ready(window->reached(0, 1));
@@ -116,7 +116,7 @@ TYPED_TEST_P(WindowContract, SeveralWindowsAreApart) {
   });
 }
 
-// The others may have released theirs already.
+// The other ranks may have released their windows already.
 TYPED_TEST_P(WindowContract, AWindowOutlivesTheOthersAndItsCommunicator) {
   this->on_every_rank([](Communicator&, comm::World& world) {
     std::shared_ptr<SharedWindow> window;

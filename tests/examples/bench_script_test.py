@@ -1,4 +1,4 @@
-"""Runs examples/bench.sh in a copy of its folders, with a kolo-bench that has been built already:
+"""Runs examples/bench.sh in a copy of its folders, with an existing build of kolo-bench:
 
     bench_script_test.py <kolo-bench>
 """
@@ -18,7 +18,7 @@ import cases  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
 TINY = "--max 4KB --min 4KB --iterations 2 --warmup 1 --rounds 3".split()
-# It notes how it was called, and otherwise builds nothing.
+# Records its arguments, and builds nothing.
 FAKE_CMAKE = """#!/bin/sh
 echo "$@" >>"$CMAKE_CALLS"
 case "$1" in --version) echo "cmake version 3.25.0" ;; *) echo "-- Kolo: nothing" ;; esac

@@ -26,7 +26,7 @@ def run(launch, *arguments):
 def compare(ranks, *arguments):
     """The table, the results, and the drawing."""
     with tempfile.TemporaryDirectory() as folder:
-        text = pathlib.Path(folder, "text")  # some 50 KB that a model can learn
+        text = pathlib.Path(folder, "text")  # about 50 KB that a model can learn
         text.write_text("".join(f"{i} times {i % 7} is {i * (i % 7)}.\n" for i in range(2500)))
         results, drawing = pathlib.Path(folder, "a.json"), pathlib.Path(folder, "a.svg")
         result = run([*LAUNCH, str(ranks)], "--text", text, "--json", results, "--svg", drawing,
@@ -50,19 +50,19 @@ class CompareCompression(unittest.TestCase):
                 ratio = case["validation_loss"] / none["validation_loss"]
                 self.assertAlmostEqual(case["loss_difference_percent"], 100 * (ratio - 1))
                 self.assertGreater(case["step_ms_median"], 0)
-                # But for flags, and for shares that end at whole blocks and cache lines.
+                # The difference: flags, and shares rounded to whole blocks and cache lines.
                 self.assertAlmostEqual(case["bytes_per_step"] / case["formula_bytes"], 1, delta=0.1)
         sent = {case["case"]: case["formula_bytes"] for case in results["cases"]}
         self.assertEqual(sent["none"], results["parameters"] * 4)
         self.assertEqual(sent["fp16"], results["parameters"] * 2)
         self.assertLess(4 * sent["power_sgd"], sent["none"])
         losses = {case["validation_loss"] for case in results["cases"]}
-        self.assertEqual(len(losses), len(ALL))  # all compress
+        self.assertEqual(len(losses), len(ALL))  # all cases compress
         bars = drawing.findall(".//{http://www.w3.org/2000/svg}rect")
         self.assertEqual(len(bars), 1 + 3 * len(ALL))  # the background, three panels
 
     def test_without_compression_cases_agree(self):
-        """Before its first step, and on one rank: as none does."""
+        """Before its first compressed step, and on one rank, a case equals "none"."""
         _, results, _ = compare(3, "--cases", "power_sgd+ef", "--start-step", "6")
         self.assertEqual([case["case"] for case in results["cases"]], ["none", "power_sgd+ef"])
         self.assertEqual(results["cases"][1]["loss_difference_percent"], 0)

@@ -49,7 +49,7 @@ class CompareSharding(unittest.TestCase):
             self.assertAlmostEqual(mode["largest_to_none"],
                                    mode["largest_parameters"] / none["largest_parameters"])
             self.assertLessEqual(mode["largest_bytes"], model["budget_bytes"])
-        # Gradients has three buckets besides, which counts in models as small as these.
+        # Gradients has three additional buckets, which matter in models as small as these.
         self.assertLess(modes[1]["step_bytes"], none["step_bytes"])
         self.assertLess(modes[-1]["step_bytes"], modes[1]["step_bytes"])
         self.assertGreater(modes[-1]["largest_blocks"], none["largest_blocks"])

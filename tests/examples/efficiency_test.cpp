@@ -12,9 +12,9 @@
 
 namespace kolo::test::efficiency_test::efficiency_test {
 
-constexpr double kFinish = 0.1;  // seconds that the end of a block takes
+constexpr double kFinish = 0.1;  // seconds for the end of a block
 
-/// Of two ranks that need `own` and `own` + `more` seconds for a step.
+/// The mean step of two ranks that take `own` and `own` + `more` seconds per step.
 double mean_step(double own, double more, int steps) { return own + more / 2 + kFinish / steps; }
 
 TEST(Efficiency, IsTheTimeWithoutCommunicationOverTheTimeWithIt) {
@@ -24,7 +24,7 @@ TEST(Efficiency, IsTheTimeWithoutCommunicationOverTheTimeWithIt) {
     const examples::Efficiency got = examples::measure_efficiency(
         [&] { now += 0.2 + 0.1 * rank; }, [&] { now += 0.8 + 0.4 * rank; }, [&] { now += kFinish; },
         [&] { return now; });
-    constexpr int kSteps = 4;  // of 0.28 s, in a block of a second
+    constexpr int kSteps = 4;  // of 0.28 s each, in a block of one second
     const double without = mean_step(0.2, 0.1, kSteps);
     const double with = mean_step(0.8, 0.4, kSteps);
     for (const examples::Share& share : {got.of_independent, got.of_meeting}) {

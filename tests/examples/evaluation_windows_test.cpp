@@ -18,7 +18,7 @@ std::string random_text(std::size_t bytes, unsigned letters, unsigned seed) {
 }
 
 TEST(OccurIn, EveryWindow_IsFoundWhereSearchFindsIt) {
-  // Few letters and short windows: about half of them occur.
+  // With few letters and short windows, about half of the windows occur.
   const std::string training = random_text(3000, 3, 1);
   const std::string text = random_text(500, 3, 2);
   for (const std::size_t length : {1U, 6U, 7U, 8U, 65U}) {

@@ -1,5 +1,5 @@
-"""Runs the scripts that prepare programs for GPUs, in a copy of their folders, on machines that
-have a GPU and on others, with a pip that downloads small wheels of its own.
+"""Runs the scripts that prepare programs for GPUs, in a copy of their folders, on machines with
+and without a GPU, with a fake pip that downloads small wheels.
 """
 
 import json
@@ -16,7 +16,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# They note how they were called, and do nothing else.
+# Record their arguments, and do nothing else.
 NOTE = """#!/bin/sh
 echo "${0##*/} $@" >>"$CALLS"
 case "$1" in --version) echo "cmake version 3.25.0" ;; *) echo "-- Kolo: nothing" ;; esac
@@ -27,7 +27,7 @@ case "$1" in
   *) echo %s; echo %s ;;
 esac
 """
-# Notes what is asked for, and copies all wheels that fit; otherwise it is the Python that there is.
+# Records the request, and copies all matching wheels; otherwise runs the real Python.
 PYTHON = """#!/bin/sh
 if [ "$1 $2" != "-m pip" ]; then exec {python} "$@"; fi
 echo "pip $@" >>"$CALLS"
@@ -89,7 +89,7 @@ class GpuScripts(unittest.TestCase):
         self.add_tool("nvidia-smi", "#!/bin/sh\necho couldn\\'t communicate\nexit 9\n")
 
     def complete(self):
-        """What the set-up would have to install is there."""
+        """Creates everything that the set-up would otherwise install."""
         for name in ("libtorch-2.11.0-cuda", "libtorch-2.11.0"):
             (self.cache / name).mkdir(parents=True)
             (self.cache / name / "complete").touch()
@@ -208,7 +208,7 @@ class GpuScripts(unittest.TestCase):
 
         self.calls.unlink()
         self.install()
-        self.assertEqual(self.called().count("download"), 0)  # it is complete
+        self.assertEqual(self.called().count("download"), 0)  # the cache is complete
 
     def test_what_was_interrupted_is_begun_again(self):
         for name in ("partial-libtorch-cuda", "libtorch-2.11.0-cuda"):

@@ -12,7 +12,7 @@ using kolo::Shard;
 
 constexpr double kElements = 1e6;
 
-// One of `ranks` that have exactly what the formulas say, and nothing else.
+// One of `ranks` ranks whose memory matches the formulas exactly.
 Json rank_by_formula(Shard shard, double ranks) {
   const double part = kElements / ranks;
   const bool divides_state = shard != Shard::None;
@@ -36,7 +36,7 @@ Json rank_by_formula(Shard shard, double ranks) {
           {"bytes_sent", (is_full ? 4 : 8) * kElements * (ranks - 1) / ranks}};
 }
 
-// The number of defects when the last of `ranks` has `change` more of `key`.
+// The number of defects if the last of `ranks` ranks has `change` more of `key`.
 std::size_t defects(Shard shard, std::size_t ranks, const char* key = "other", double change = 0) {
   std::vector<Json> all(ranks, rank_by_formula(shard, static_cast<double>(ranks)));
   all.back()[key] = all.back()[key].get<double>() + change;

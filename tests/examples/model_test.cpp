@@ -45,7 +45,7 @@ TEST(Batch, ReadWindows_AreTheBytesOfTheText) {
   EXPECT_EQ(windows[1][2].item<int>(), 0xff);
 }
 
-// 12 width² a layer, two norms a layer and one more, bytes and positions.
+// 12 width² per layer, two norms per layer and a final one, bytes and positions.
 TEST(Gpt, MediumPreset_Has10774272Parameters) {
   gpt::Gpt model(gpt::ModelOptions{.layers = 6, .width = 384, .heads = 6, .context = 128});
   EXPECT_EQ(count_parameters(*model), 6 * (12 * 384 * 384 + 4 * 384) + 2 * 384 + (256 + 128) * 384);

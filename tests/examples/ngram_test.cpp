@@ -46,7 +46,7 @@ TEST(NgramModel, Unigram_IsDiscountedAsByHand) {
   EXPECT_NEAR(model.probability("", 'c', 1), uniform, 1e-15);
 }
 
-// Bigrams of "aab" are aa and ab, each once: discount 1, which is held at 0.99.
+// The bigrams of "aab" are aa and ab, once each: discount 1, which is limited to 0.99.
 TEST(NgramModel, Bigram_IsInterpolatedWithTheUnigramAsByHand) {
   const gpt::NgramModel model("aab");
   const double unigram = model.probability("", 'a', 1);
@@ -70,7 +70,7 @@ TEST(NgramModel, UniformSource_HasEntropyLogOfItsAlphabet) {
   }
 }
 
-// In "aabb" over and over, one byte of the past leaves one of two, two bytes leave one.
+// In repeated "aabb", one byte of context leaves two candidates, two bytes leave one.
 TEST(NgramModel, PeriodicSource_IsKnownFromTwoBytesOfThePast) {
   const gpt::NgramModel model(repeat("aabb", 5000));
   const std::string held_out = repeat("aabb", 1000);

@@ -30,11 +30,11 @@ class NumberedExamples(unittest.TestCase):
         return result.stdout
 
     def expect_lines(self, output, expected):
-        """In any order: ranks print when they like."""
+        """Compares the lines in any order, as ranks print independently."""
         self.assertEqual(sorted(output.splitlines()), sorted(expected))
 
     def accuracies(self, output):
-        """In the order of the output, as printed by one rank."""
+        """Compares the lines in order, as printed by one rank."""
         return [float(number) for number in re.findall(r"([\d.]+) %", output)]
 
 
@@ -59,7 +59,7 @@ class HelloTensors(NumberedExamples):
                     re.S).groups()
                 values = [[float(number) for number in re.findall(r"^ *(\S+)$", text, re.M)]
                           for text in (mean, root)]
-                average = sum(range(ranks)) // ranks  # of integers, truncated
+                average = sum(range(ranks)) // ranks  # truncated, as for integers
                 self.assertEqual(values, [[average] * 3, [0, 0]])
                 expected = [[rank, rank] for rank in range(ranks) for _ in range(rank + 1)]
                 found = [[int(number) for number in pair]
@@ -157,7 +157,7 @@ class InsideASimulation(NumberedExamples):
 
 
 def load_tests(loader, _tests, _pattern):
-    """The case that the command names."""
+    """Loads the case named on the command line."""
     return loader.loadTestsFromTestCase(globals()[CASE])
 
 

@@ -29,7 +29,7 @@ def run(ranks, *arguments, **environment):
 
 class ShardBenchmark(unittest.TestCase):
     def check_memory(self, ranks, shard, environment=None, **shares):
-        """`shares` are bytes per parameter on every rank."""
+        """`shares`: bytes per parameter on every rank."""
         report = run(ranks, "--memory", "--shard", shard, **(environment or {}))
         self.assertGreater(report["parameters"], 20e6)
         self.assertEqual(len(report["ranks"]), ranks)
@@ -86,11 +86,11 @@ class ShardBenchmark(unittest.TestCase):
             none_ms = model["modes"][0]["step_ms_median"]
             for mode in model["modes"]:
                 self.assertGreater(mode["step_ms_median"], 0)
-                # Of one round, the median and its interval are the one ratio there is.
+                # With one round, the median and its interval are the only ratio.
                 for field in ("ratio_to_none", "ratio_low", "ratio_high"):
                     self.assertAlmostEqual(mode[field], mode["step_ms_median"] / none_ms)
-                # One of two ranks sends half of each gradient, and half of each sum or parameter
-                # unless they share the parameters.
+                # With two ranks, each sends half of every gradient, and half of every sum or
+                # parameter unless they share the parameters.
                 self.assertAlmostEqual(mode["bytes_sent_per_step"] / model["parameters"],
                                        2 if mode["shard"] == "full" else 4, delta=0.04)
                 self.assertAlmostEqual(mode["bytes_sent_ratio"], 1, delta=0.01)
@@ -103,7 +103,7 @@ class ShardBenchmark(unittest.TestCase):
             newest = max(path.parent for path in files)
             saved = sum(path.stat().st_size for path in files if path.parent == newest)
         self.assertEqual((report["ranks"], report["shard"]), (2, "full"))
-        # Parameters and two moments of each, in float32; and some KiB that say what they are.
+        # Parameters and their two moments, in float32, and some KiB of metadata.
         self.assertAlmostEqual(report["mib"], 12 * GPT_MEDIUM / 2**20, delta=0.1)
         self.assertAlmostEqual(saved / 2**20, report["mib"], delta=0.5)
         self.assertGreater(report["write_s_median"], 0)

@@ -1,4 +1,4 @@
-# Tests of the examples. Paths are those of tests/CMakeLists.txt, which includes this file.
+# Tests of the examples. Included by tests/CMakeLists.txt, to which paths are relative.
 
 if(KOLO_BUILD_EXAMPLES)
   kolo_add_test(examples_test
@@ -77,7 +77,7 @@ if(KOLO_BUILD_EXAMPLES)
     foreach(case IN ITEMS HelloTensors Asynchronous WrapOptimizer Pretrained InsideASimulation)
       kolo_add_example_test(${case})
     endforeach()
-    # Its threads keep to what it asked MPI for.
+    # Its threads respect the level that it requested from MPI.
     set_property(TEST example.InsideASimulation APPEND PROPERTY ENVIRONMENT
       KOLO_TEST_PRELOAD=$<TARGET_FILE:thread_guard>)
     add_test(NAME train_accelerated

@@ -38,7 +38,7 @@ class TrainGpt(unittest.TestCase):
         return path
 
     def train(self, ranks, *arguments, steps=12, model=TINY, status=0):
-        """The report; leaves the output in self.output."""
+        """Returns the report; stores the output in self.output."""
         report = os.path.join(self.folder.name, "report.json")
         text = ["--text", self.text] if self.text else []
         result = run(ranks, *model, "--steps", str(steps), *text, "--json", report, *arguments)
@@ -64,7 +64,7 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(report["different_ranks"], [])
 
     def test_windows_that_training_has_are_not_judged(self):
-        """Against a search of the text by Python."""
+        """Compares with a search of the text in Python."""
         with open(self.text, "rb") as file:
             text = file.read()
         training, held_out = text[:-(len(text) // 10)], text[-(len(text) // 10):]
@@ -107,8 +107,8 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(self.train(1, steps=2)["losses"], of_file["losses"])
 
     def test_learns_more_than_a_bigram_model(self):
-        """The main job with fewer steps. With all of them it takes minutes, and fails by itself
-        unless it beats a trigram model too and reaches 1.8 nats/byte: examples/run.sh."""
+        """The main job with fewer steps. With all steps (examples/run.sh) it takes minutes, and
+        itself fails unless it also beats a trigram model and reaches 1.8 nats/byte."""
         self.text = None
         report = self.train(2, "--batch", "8", "--lr", "0.001", steps=400, model=[])
         self.assertEqual(report["validation_windows_in_training"], 0)
@@ -117,7 +117,7 @@ class TrainGpt(unittest.TestCase):
     def test_required_loss_decides_the_exit_status(self):
         self.train(2, "--require-loss", "0.1", status=1)
         self.assertEqual(self.output.count("is above the required 0.100"), 1, self.output)
-        # Untrained, so worse than a trigram model, and better than nothing.
+        # Barely trained: worse than a trigram model, but better than a uniform guess.
         self.train(2, "--require-loss", "8", steps=1, status=1)
         self.assertEqual(self.output.count("is not below the trigram entropy"), 1, self.output)
 
@@ -195,7 +195,7 @@ class TrainGpt(unittest.TestCase):
         self.assertEqual(sent["bf16"], sent["none"] / 2)
 
     def test_gpus_learn_what_cpus_do(self):
-        """Ranks share a GPU where there are fewer."""
+        """Ranks share GPUs if there are fewer GPUs than ranks."""
         os.environ["KOLO_SHARE_GPU"] = "on"
         self.addCleanup(os.environ.pop, "KOLO_SHARE_GPU")
         refused = run(1, *TINY, "--steps", "1", "--text", self.text, "--device", "cuda")

@@ -26,7 +26,7 @@ def idx(extents, values):
 
 
 def digits(count, seed):
-    """Bars whose place tells the class, in noise."""
+    """Bars whose position is the class, with noise."""
     chance = random.Random(seed)
     labels = [chance.randrange(10) for _ in range(count)]
     pixels = bytearray()

@@ -1,4 +1,4 @@
-"""One run of the program `victim` under mpirun, and how each of its ranks has ended."""
+"""One run of the program `victim` under mpirun, and how each of its ranks ended."""
 
 import os
 import pathlib
@@ -9,12 +9,12 @@ import tempfile
 import time
 import uuid
 
-LIMIT_S = 10  # within which survivors and jobs have ended
+LIMIT_S = 10  # by then survivors and jobs must have ended
 NEVER_S = 60
 
 
 def flag_of_recovery(mpirun):
-    """With which the launcher leaves the other ranks alone when one ends."""
+    """The options with which the launcher keeps the other ranks when one ends."""
     version = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=False)
     return "-disable-auto-cleanup" if "HYDRA" in version.stdout else "--enable-recovery"
 
@@ -43,8 +43,8 @@ def read(path):
 
 
 def shared_files():
-    """Names in /dev/shm but those of MPI's own memory: Open MPI's, and an MPICH's that another
-    test runs meanwhile. Kolo's windows never have one."""
+    """Names in /dev/shm, except MPI's own: those of Open MPI, and of an MPICH that another test
+    may be running. Kolo's windows are unnamed."""
     of_mpi = ("vader_segment.", "mpich_shm_")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(of_mpi)}
 
@@ -101,7 +101,7 @@ class Job:
             time.sleep(0.02)
 
     def resume_victim(self):
-        """One that was stopped is still there, and mpirun waits for it."""
+        """Ends a stopped victim, for which mpirun would wait."""
         for rank in self.ranks():
             if rank.number == self.victim and rank.pid:
                 os.kill(int(rank.pid[0]), signal.SIGKILL)
@@ -113,14 +113,14 @@ class Job:
                 if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
             except OSError:
-                pass  # it has ended, or belongs to somebody else
+                pass  # it has ended, or belongs to another user
         return found
 
     def require_nothing_left(self):
         until = time.monotonic() + LIMIT_S
         while (self.processes() or self.new_files()) and time.monotonic() < until:
             time.sleep(0.02)
-        # Memory without a name lasts as long as a process that has mapped it.
+        # Unnamed memory exists as long as a process that has mapped it.
         require(not self.processes(), "a process is left")
         require(not self.new_files(), f"left in /dev/shm: {self.new_files()}")
 

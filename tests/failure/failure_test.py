@@ -1,9 +1,9 @@
-"""What ranks make of the misfortune of one of them: python3 failure_test.py <scenario> <victim
-program> <mpirun>...
+"""How ranks react when one of them fails: python3 failure_test.py <scenario> <victim program>
+<mpirun>...
 
-Starts the program under mpirun, with and without --enable-recovery, once for every choice of victim
-and number of ranks, and looks at how each rank ended and what it said. Prints the seed of the
-random moments; KOLO_TEST_SEED chooses it.
+Starts the program under mpirun, with and without --enable-recovery, once for every victim and
+number of ranks, and checks how each rank ended and what it printed. Prints the seed of the random
+times; KOLO_TEST_SEED sets it.
 """
 
 import os
@@ -24,7 +24,7 @@ def require_prompt(job, rank):
 
 
 def expect_loss(job):
-    """Survivors raise, name the dead rank and what they waited for, and end in time."""
+    """Survivors throw an error that names the dead rank and the operation, and end in time."""
     if not job.recovery:
         job.wait()
         require(job.death() is not None, "nobody died")
@@ -49,14 +49,14 @@ def expect_start_fails(job):
     for rank in job.survivors():
         require(rank.failed(), f"rank {rank.number} ended with {rank.ending}")
         require_prompt(job, rank)
-        # Others that died of it may be named as well: nothing tells them apart at that time.
+        # Ranks that died as a consequence may be named, too: they look the same at that time.
         require(re.search(rf"caught: ranks? ([0-9]+(, | and ))*{job.victim}\b.* died", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
     job.wait()
 
 
 def expect_end(job):
-    """Whoever dies while all leave harms nobody, but must not keep them either."""
+    """A rank that dies while all leave must neither harm nor delay the others."""
     job.wait_for_survivors() if job.recovery else job.wait()
     require(job.death() is not None, "nobody died")
     for rank in job.survivors() if job.recovery else []:
@@ -87,7 +87,7 @@ def failed_survivors_of_a_stop(job):
 
 
 def expect_stopped(job):
-    """The deadline and KOLO_LOST_AFTER of a second each, and then the same as a death."""
+    """With a deadline and KOLO_LOST_AFTER of a second each, a stop counts as a death."""
     for rank in failed_survivors_of_a_stop(job):
         require(re.search(rf"caught: .*'x'.*rank {job.victim} does not answer", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
@@ -95,7 +95,7 @@ def expect_stopped(job):
 
 
 def expect_vanished(job):
-    """KOLO_LOST_AFTER of a second, though no deadline is near."""
+    """With KOLO_LOST_AFTER of a second, a stop is detected although no deadline is near."""
     for rank in failed_survivors_of_a_stop(job):
         host = re.escape(socket.gethostname()[:63])
         require(re.search(rf"error: .*rank {job.victim} cannot be reached: nothing has come from "
@@ -138,7 +138,7 @@ NODE_FOR_EACH = {"KOLO_LOST_AFTER": "1s", "KOLO_FAKE_NODES": "4"}
 STALL_TIMES = {"KOLO_TIMEOUT": "1500ms", "KOLO_STALL_WARN": "300ms"}
 THROWN = expect_text_everywhere("the disk of node 7 is full")
 
-# scenario: what must come of it, under which mpirun, latest moment of a random death, settings
+# scenario: expectation, kinds of mpirun, latest time of a random death, settings
 SCENARIOS = {
     "idle": (expect_loss, BOTH, 0, {}),
     "negotiating": (expect_loss, BOTH, 50_000, {}),

@@ -1,5 +1,5 @@
-// Children that a rank forks may end in any way: the ranks work on. fork <way>, one program per
-// way, since a child inherits whatever the process had at that moment.
+// Children that a rank forks may end in any way: the ranks continue. Usage: fork <way>. Each way is
+// a separate program, as a child inherits the whole state of the process.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +41,7 @@ void expect_sum_works() {
   }
 }
 
-/// How it ended.
+/// Returns how the child ended.
 int wait_for(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -50,7 +50,7 @@ int wait_for(pid_t child) {
 
 bool has_exited_well(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 
-/// The child ends by an exception that nobody catches.
+/// The child ends with an uncaught exception.
 void throws() {
   const kolo::Runtime runtime;
   expect_sum_works();
@@ -65,7 +65,7 @@ void throws() {
   for (int i = 0; i < 100; ++i) expect_sum_works();
 }
 
-/// The child ends by exit(), with the Runtime that the process owns.
+/// The child calls exit() while the process owns a Runtime.
 void exits() {
   kolo::init();
   expect_sum_works();
@@ -75,7 +75,7 @@ void exits() {
   for (int i = 0; i < 100; ++i) expect_sum_works();
 }
 
-/// The child destroys its copy of a Runtime, and of a handle under way, and returns from main.
+/// The child destroys its copies of a Runtime and of a handle in flight, and returns from main.
 void returns() {
   const kolo::Runtime runtime;
   expect_sum_works();

@@ -1,9 +1,10 @@
-// Watches the memory of operations that ended with PeerLostError: nothing may write to it any more.
+// Watches the memory of operations that failed with PeerLostError: it must not be written to any
+// more.
 //
 // Every rank but the victim reduces buffers, several at a time, until the victim dies in the
-// middle. As soon as a handle is ready its buffer counts as freed. From then on the rank keeps MPI
-// moving for a while, so that whatever is still posted can arrive. The driver beside it runs this
-// under mpirun and reads one line a rank: "rank 1: clean, 12582912 bytes watched".
+// middle. As soon as a handle is ready its buffer counts as freed. From then on the rank makes MPI
+// progress for a while, so that anything still posted can arrive. The driver, freed_memory_test.py,
+// runs this under mpirun and reads one line per rank: "rank 1: clean, 12582912 bytes watched".
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -28,8 +29,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kBytes = std::size_t{4} << 20;  // of a buffer; cut into segments and pieces
-constexpr std::size_t kBuffers = 3;                   // in flight at once
+constexpr std::size_t kBytes = std::size_t{4} << 20;  // per buffer; split into segments and pieces
+constexpr std::size_t kBuffers = 3;                   // in flight simultaneously
 constexpr std::byte kFreed{0xa5};
 constexpr auto kWatch = 700ms;
 
@@ -38,7 +39,7 @@ std::string from_environment(const char* name, const char* otherwise) {
   return text == nullptr ? otherwise : text;
 }
 
-/// Memory between two pages that nobody may touch.
+/// Memory between two inaccessible pages.
 class GuardedBuffer {
  public:
   GuardedBuffer() {
@@ -50,7 +51,7 @@ class GuardedBuffer {
       std::_Exit(2);
     }
   }
-  GuardedBuffer(const GuardedBuffer&) = delete;  // never given back: it is watched to the end
+  GuardedBuffer(const GuardedBuffer&) = delete;  // never unmapped: it is watched to the end
   GuardedBuffer& operator=(const GuardedBuffer&) = delete;
   ~GuardedBuffer() = default;
 
@@ -58,7 +59,7 @@ class GuardedBuffer {
     return {data_, kolo::DType::Float32, {kBytes / sizeof(float)}, {}};
   }
 
-  /// From here on its owner has no use for it. `trap`: a write by this process ends it on the spot.
+  /// Marks the memory as unused by its owner. `trap`: a write by this process ends it immediately.
   void free(bool trap) {
     is_freed_ = true;
     std::memset(data_, static_cast<int>(kFreed), kBytes);
@@ -76,7 +77,7 @@ class GuardedBuffer {
 
 using Buffers = std::array<GuardedBuffer, kBuffers>;
 
-/// Whatever is posted moves on, as where the program uses MPI itself.
+/// Makes MPI progress, as if the program used MPI itself.
 void keep_mpi_moving() {
   const auto until = std::chrono::steady_clock::now() + kWatch;
   while (std::chrono::steady_clock::now() < until) {
@@ -95,7 +96,7 @@ void die_some_time() {
   }).detach();
 }
 
-/// The buffers of handles that end with a loss are freed the moment they are ready. Victims die
+/// Frees the buffer of a handle that fails with a loss as soon as it is ready. The victim dies
 /// after the first step, when all ranks have started.
 void reduce_until_lost(Buffers& buffers, bool trap, bool is_victim) {
   for (bool is_lost = false, is_first = true; !is_lost; is_first = false) {
@@ -116,7 +117,7 @@ void reduce_until_lost(Buffers& buffers, bool trap, bool is_victim) {
   }
 }
 
-/// The exit status.
+/// Reports the result and returns the exit status.
 int report(int rank, const Buffers& buffers) {
   std::size_t watched = 0;
   std::size_t written = 0;
@@ -140,5 +141,5 @@ int main() {
   const std::string victim = from_environment("KOLO_TEST_VICTIM", "0");
   reduce_until_lost(buffers, trap, victim == std::to_string(runtime.rank()));
   keep_mpi_moving();
-  std::_Exit(report(runtime.rank(), buffers));  // nobody is left to say goodbye to
+  std::_Exit(report(runtime.rank(), buffers));  // no rank is left for a final message
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""After a lost peer nothing writes to memory whose handle is ready.
+"""After a peer is lost, memory whose handle is ready is not written to.
 
     freed_memory_test.py [--runs 4] [--seed N] <freed_memory> <mpirun>...
 
-Each run starts three ranks without shared memory, kills one of them at a random moment in the
-middle of its reductions, and lets the others watch the buffers of what failed: every byte in one
-run, and in the next any write by their own process. Four runs see each algorithm once; further ones
-take turns over victims, transports and ways to watch.
+Each run starts three ranks without shared memory, kills one of them at a random time during its
+reductions, and lets the others watch the buffers of failed operations: every byte in one run, and
+any write by their own process in the next. Four runs cover each algorithm once; further runs cycle
+through victims, transports and ways to watch.
 """
 
 import argparse
@@ -27,7 +27,7 @@ VERDICT = re.compile(r"rank (\d): (clean|WRITTEN), (\d+) bytes watched, (\d+) wr
 
 
 def run(number, moments, program, mpirun):
-    """What went wrong, or None; and how many bytes were watched."""
+    """An error text or None, and the number of bytes watched."""
     settings = {
         "KOLO_SHARED_MEMORY": "off",
         "KOLO_ALLREDUCE": ALGORITHMS[number % len(ALGORITHMS)],

@@ -1,10 +1,10 @@
-"""A node whose /dev/shm is full, or becomes full: programs go by messages or use private memory,
-say so, and end well. Nobody is killed by SIGBUS.
+"""A node whose /dev/shm is full, or becomes full: programs use messages or private memory, report
+that, and succeed. No rank is killed by SIGBUS.
 
     full_memory_test.py <train_gan> <synthetic_benchmark> <kolo-bench> <mpirun>
                         <arguments before the program>...
 
-The small /dev/shm is mounted where only the test sees it, which takes root; otherwise it is
+The small /dev/shm is mounted in a namespace of the test, which needs root; otherwise the test is
 skipped.
 """
 
@@ -22,7 +22,7 @@ BENCHMARK = ["--batch", "2", "--image", "32", "--iterations", "2", "--warmup", "
 
 
 def run_in(size, command):
-    """Runs `command` with a /dev/shm of `size`: its exit status, and all that it printed."""
+    """Runs `command` with a /dev/shm of `size`; returns its exit status and output."""
     script = 'mount -t tmpfs -o size="$0" none /dev/shm && exec "$@"'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, size, *command],
@@ -32,7 +32,7 @@ def run_in(size, command):
 
 
 def main(gan, benchmark, kolo_bench, *mpirun):
-    # Open MPI keeps its own shared memory there too, unless it is told of another place.
+    # Open MPI puts its own shared memory there, too, unless told otherwise.
     launch = [*mpirun, "--mca", "btl_vader_backing_directory", "/tmp"]
     if run_in("64k", ["true"])[0] != 0:
         cases.print_skipped("full_memory", "cannot mount a /dev/shm of its own (it takes root)")
@@ -41,7 +41,7 @@ def main(gan, benchmark, kolo_bench, *mpirun):
     no_data = "no shared memory for data, using messages instead"
     no_buffer = "private memory, not shared"
     scenarios = [
-        # name, size, program, what it says, how often at least and at most
+        # name, size, program, expected text, its least and greatest number of occurrences
         ("nothing fits", "16k", [gan], no_agreement, 1, 1),
         ("the data does not fit", "1m", [gan], no_data, 1, 1),
         ("the buckets do not fit", "12m", [benchmark, *BENCHMARK], no_buffer, 1, 2),

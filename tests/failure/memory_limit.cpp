@@ -1,4 +1,4 @@
-// Trains a model of 128 MiB of parameters, under a limit of memory that memory_limit_test.py sets:
+// Trains a model with 128 MiB of parameters, under a memory limit set by memory_limit_test.py:
 //   mpirun -np 4 memory_limit none|full
 #include <cmath>
 #include <iostream>

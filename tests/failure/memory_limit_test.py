@@ -1,11 +1,11 @@
-"""A model that a limit of the memory of all ranks together ends with Shard::None trains with
-Shard::Full, construction included.
+"""Under a memory limit for all ranks together, a model runs out of memory with Shard::None, but
+trains with Shard::Full, construction included.
 
     memory_limit_test.py <memory_limit> <mpirun> <arguments before the program>...
 
-The limit is that of a cgroup, of version 1 or 2, or of a scope of systemd; without the right to
-make one the test is skipped. Shared memory counts there, once; limits of single processes leave it
-out.
+The limit is set by a cgroup, of version 1 or 2, or by a systemd scope; without permission to create
+one the test is skipped. These count shared memory, once; limits of single processes do not count
+it.
 """
 
 import os
@@ -20,7 +20,7 @@ import cases  # noqa: E402
 
 SKIPPED = 77
 # 128 MiB of parameters on 4 ranks. None: 4 ranks * 4 copies, 2 GiB. Full: 4 copies, 512 MiB, and
-# three buckets of 8 MiB on each rank. A process needs some 100 MiB besides.
+# three buckets of 8 MiB on each rank. A process needs about 100 MiB in addition.
 LIMIT_BYTES = 1800 << 20
 
 
@@ -41,7 +41,7 @@ class Cgroup:
         self.folder.mkdir()
         try:
             (self.folder / limits[0]).write_text(str(LIMIT_BYTES))
-            if (self.folder / limits[1]).exists():  # it limits what is swapped out, too
+            if (self.folder / limits[1]).exists():  # limits swapped memory, too
                 (self.folder / limits[1]).write_text(
                     str(LIMIT_BYTES) if "memsw" in limits[1] else "0")
             self.launch = ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh"]
@@ -51,7 +51,7 @@ class Cgroup:
             raise
 
     def remove(self):
-        for _ in range(100):  # processes that were killed may still be ending
+        for _ in range(100):  # killed processes may still be ending
             try:
                 return self.folder.rmdir()
             except OSError:
@@ -59,7 +59,7 @@ class Cgroup:
 
 
 class Scope:
-    """A scope of systemd, of this user."""
+    """A systemd scope of this user."""
 
     def __init__(self):
         if not shutil.which("systemd-run"):

@@ -1,9 +1,9 @@
-"""Ranks of one machine whose processes are numbered apart, as in containers, share no memory: they
-find that out and go by messages, and their results are right.
+"""Ranks of one machine in separate PID namespaces, as in containers, cannot share memory: they
+detect that and use messages, and their results are right.
 
     namespaces_test.py <runtime_mpi_test> <mpirun> <arguments before the program>...
 
-PID namespaces take root, or a kernel that gives them to users; otherwise it is skipped.
+PID namespaces need root, or a kernel that permits them to users; otherwise the test is skipped.
 """
 
 import pathlib

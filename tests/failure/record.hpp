@@ -4,9 +4,10 @@
 
 namespace kolo::test {
 
-/// Goes on in a child process, whose stderr goes to <folder>/<rank>.err; this process waits for its
-/// end, writes how and when that was to <folder>/<rank>.status, and ends in the same way. mpirun
-/// tells nobody how each rank ended, and where it tolerates failures it ends well itself.
+/// Continues in a child process, whose stderr is written to <folder>/<rank>.err. This process waits
+/// for the child's end, writes how and when it ended to <folder>/<rank>.status, and ends in the
+/// same way. mpirun does not report how each rank ended, and if it tolerates failures it exits with
+/// 0.
 void record_in(const std::string& folder, int rank);
 
 /// Writes the time to <folder>/<name>, on the clock that all processes of the machine share.

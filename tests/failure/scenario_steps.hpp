@@ -14,7 +14,7 @@
 #include "failure/record.hpp"
 #include "kolo/collectives.hpp"
 
-/// What the scenarios of the program `victim` are made of. Its driver sets the environment.
+/// Steps of the scenarios of the program `victim`. Its driver sets the environment.
 namespace kolo::test::scenarios {
 
 inline std::string from_environment(const char* name, const char* otherwise) {
@@ -38,7 +38,7 @@ inline void die() {
   ::kill(::getpid(), SIGKILL);
 }
 
-/// The victim dies at the chosen moment from now on, whatever it is doing then.
+/// Makes the victim die at the chosen time from now, whatever it is doing then.
 inline void die_some_time() {
   if (!is_victim()) return;
   std::thread([] {
@@ -51,7 +51,7 @@ inline TensorView view_of(std::vector<float>& values) {
   return {values.data(), DType::Float32, {static_cast<std::int64_t>(values.size())}, {}};
 }
 
-/// Until another rank has written the file by stamp.
+/// Waits until another rank has written the file with stamp().
 inline void wait_for_stamp(const std::string& name) {
   while (!std::filesystem::exists(std::filesystem::path(folder) / name)) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

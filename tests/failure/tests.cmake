@@ -1,5 +1,5 @@
-# Processes that die, stop, fork or run out of memory. Paths are those of tests/CMakeLists.txt,
-# which includes this file.
+# Processes that die, stop, fork or run out of memory. Included by tests/CMakeLists.txt, to which
+# paths are relative.
 
 kolo_test_executable(victim failure/record.cpp failure/victim.cpp)
 foreach(scenario IN ITEMS

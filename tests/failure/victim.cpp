@@ -1,5 +1,5 @@
-// A program that goes wrong on one rank: victim <scenario>. The driver beside it says when, starts
-// it under mpirun and looks at what the other ranks make of it.
+// A program that fails on one rank: victim <scenario>. The driver, failure_test.py, sets the time,
+// starts it under mpirun and checks how the other ranks react.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -42,7 +42,7 @@ void negotiating() {
   for (int step = 0;; ++step) reduce("new " + std::to_string(step));
 }
 
-/// The others have submitted theirs, and have had time to show it.
+/// The other ranks have submitted theirs, and have had time to post headers.
 void others_posted() {
   const kolo::Runtime runtime;
   warm_up();
@@ -59,8 +59,8 @@ void others_posted() {
   handle.wait();
 }
 
-/// Its own header is there, the others' are not. They wait for its end: at the stamp of its death
-/// it still lives, and would answer.
+/// The victim has posted its header, the others have not. They wait for its .status: when it stamps
+/// its death it is still alive, and would answer.
 void posted() {
   const kolo::Runtime runtime;
   warm_up();
@@ -82,7 +82,7 @@ void busy() {
   for (;;) reduce("x");
 }
 
-/// Takes tens of milliseconds, so that most moments lie in the middle of it.
+/// Takes tens of milliseconds, so that most deaths fall into the middle of it.
 void mid_chunk() {
   const kolo::Runtime runtime;
   warm_up();
@@ -97,8 +97,8 @@ void sharing_memory() {
   for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
 }
 
-/// MPI has started, the Runtime has not. Nothing here is about a death inside MPI_Init: only the
-/// launcher sees that one.
+/// MPI has started, the Runtime has not. Deaths inside MPI_Init are not tested: only the launcher
+/// sees them.
 void mpi_started() {
   const auto config = kolo::Config::from_environment();
   const std::shared_ptr<kolo::comm::World> world = kolo::comm::make_world(config);
@@ -107,8 +107,8 @@ void mpi_started() {
   reduce("x");
 }
 
-/// Or when it has shut down, and the others wait for it before they finalise MPI. It waits until
-/// all have warmed up: a death before that is a loss to those that have not.
+/// Or it has shut down, and the others wait for it before they finalise MPI. It waits until all
+/// have warmed up: to ranks that have not, an earlier death is a loss.
 void shutting_down() {
   kolo::Runtime runtime;
   warm_up();
@@ -121,7 +121,7 @@ void shutting_down() {
   if (is_victim()) std::this_thread::sleep_for(1h);
 }
 
-/// It has left in good order and dies before the others finalise MPI, who would wait for it there.
+/// It has left normally and dies before the others finalise MPI, where they would wait for it.
 void left() {
   kolo::Runtime runtime;
   warm_up();
@@ -131,7 +131,7 @@ void left() {
   std::this_thread::sleep_for(100ms);
 }
 
-// --- other misfortunes ---
+// --- other failures ---
 
 void throws() {
   const kolo::Runtime runtime;
@@ -150,7 +150,7 @@ void stops() {
   reduce("x");
 }
 
-/// As `stops`, but before anybody waits for it.
+/// As `stops`, but before any rank waits for it.
 void vanishes() {
   const kolo::Runtime runtime;
   warm_up();
@@ -162,7 +162,7 @@ void vanishes() {
   reduce("x");
 }
 
-/// Nobody has anything to do for a long time.
+/// All ranks are idle for a long time.
 void rests() {
   const kolo::Runtime runtime;
   warm_up();
@@ -170,7 +170,7 @@ void rests() {
   reduce("x");
 }
 
-/// Says when it is about to.
+/// Announces when it is about to sleep.
 void sleeps() {
   const kolo::Runtime runtime;
   warm_up();
@@ -220,7 +220,7 @@ void expect_cheap(const char* what, double limit, const std::function<void()>& w
   if (used > limit) throw std::runtime_error(std::string(what) + " uses too much CPU");
 }
 
-/// 5 s of 10 s, and half of what these may cost.
+/// Measures 5 s instead of 10 s, with half of the cost allowed for these.
 void costs() {
   const kolo::Runtime runtime;
   warm_up();

@@ -1,8 +1,8 @@
-// Damages a whole checkpoint, as DistributedOptimizer::save has written it, and loads it. An input
-// is a list of edits: of the index, whose checksum is then made right, so that what it says is
-// believed, and of bytes of the file with the elements. Beyond "no crash":
-//   - what is refused throws kolo::Error;
-//   - after a checkpoint that was accepted, training goes on.
+// Damages a whole checkpoint, written by DistributedOptimizer::save, and loads it. An input is a
+// list of edits: of the index, whose checksum is then corrected so that its content is read, and of
+// bytes of the file with the elements. Beyond "no crash":
+//   - a rejected checkpoint throws kolo::Error;
+//   - training continues after an accepted checkpoint.
 
 #include <array>
 #include <cstddef>
@@ -57,7 +57,7 @@ void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// A checkpoint, made once, that can be damaged again and again.
+/// A checkpoint, created once, that can be damaged repeatedly.
 class Saved {
  public:
   Saved() {
@@ -94,7 +94,7 @@ class Saved {
   }
 
  private:
-  /// Some value below the first level, which only says that this is an index.
+  /// A random value below the top level, which only identifies the file as an index.
   static json& place_in(json& index, ByteSource& source) {
     constexpr std::array<const char*, 3> kParts{"files", "tensors", "details"};
     json* place = &index[kParts[static_cast<std::size_t>(source.take_below(3))]];

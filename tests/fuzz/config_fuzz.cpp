@@ -1,6 +1,6 @@
 // Feeds lines "NAME=value" as the environment to Config. Beyond "no crash":
-//   - what is refused throws InvalidArgument, whose text begins with the variable;
-//   - what was accepted can be printed and set again, and means the same.
+//   - a rejected value throws InvalidArgument, whose text begins with the variable;
+//   - an accepted configuration can be printed and set again, with the same meaning.
 
 #include <algorithm>
 #include <cstddef>
@@ -18,7 +18,7 @@
 namespace kolo::fuzz {
 namespace {
 
-/// The process's environment for the time of a call.
+/// Replaces the process's environment for the duration of a call.
 class Environment {
  public:
   explicit Environment(std::vector<std::string> lines) : lines_(std::move(lines)) {
@@ -28,7 +28,7 @@ class Environment {
     environ = pointers_.data();
   }
   ~Environment() { environ = before_; }
-  Environment(const Environment&) = delete;  // it is taken back once
+  Environment(const Environment&) = delete;  // restored once
   Environment& operator=(const Environment&) = delete;
 
  private:

@@ -12,7 +12,7 @@
 #endif
 #endif
 #ifdef KOLO_WITH_ASAN
-// Of sanitizer/allocator_interface.h, which g++ does not install.
+// Declared in sanitizer/allocator_interface.h, which g++ does not install.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void*,
                                                                            std::size_t),
                                                          void (*on_free)(const volatile void*));
@@ -59,7 +59,7 @@ namespace {
 
 #else
 
-// Those of arrays, and those that throw nothing, call these.
+// The array and nothrow variants call these.
 
 void* operator new(std::size_t size) {
   count_allocation(size);

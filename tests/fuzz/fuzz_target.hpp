@@ -8,16 +8,16 @@
 #include <type_traits>
 #include <vector>
 
-/// What fuzz targets have in common. A target is one file <what>_fuzz.cpp with
-/// LLVMFuzzerTestOneInput and `seeds`. Clang links it to libFuzzer (preset "fuzz"); every other
-/// build links it to run_corpus.cpp, which runs the corpus and a fixed number of mutations of it.
+/// Common parts of the fuzz targets. A target is one file <what>_fuzz.cpp with
+/// LLVMFuzzerTestOneInput and `seeds`. Clang links it with libFuzzer (preset "fuzz"); all other
+/// builds link it with run_corpus.cpp, which runs the corpus and a fixed number of mutations of it.
 namespace kolo::fuzz {
 
-/// Inputs to start from besides the files of the corpus: those that depend on the version of a
-/// format, or on the layout of a class. Defined by every target.
+/// Initial inputs besides the files of the corpus: those that depend on a format's version or a
+/// class's layout. Every target defines them.
 std::vector<std::string> seeds();
 
-/// Ends the program: an invariant does not hold.
+/// Ends the program because an invariant does not hold.
 [[noreturn]] void fail(const std::string& what);
 
 inline void require(bool holds, const char* what) {
@@ -28,9 +28,8 @@ inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
   return {reinterpret_cast<const char*>(data), size};
 }
 
-/// While it lives, this thread may allocate so many bytes in all, whether it frees them or not.
-/// Beyond that the program ends: what reads damaged input must not believe the sizes it finds
-/// there.
+/// During its lifetime this thread may allocate at most this many bytes in total, freed or not.
+/// Beyond that the program ends: a reader of damaged input must not trust sizes in it.
 class AllocationBudget {
  public:
   explicit AllocationBudget(std::size_t bytes);
@@ -39,7 +38,7 @@ class AllocationBudget {
   AllocationBudget& operator=(const AllocationBudget&) = delete;
 };
 
-/// Takes numbers off an input; zeros once it has ended.
+/// Reads numbers from an input; zeros after its end.
 class ByteSource {
  public:
   ByteSource(const std::uint8_t* data, std::size_t size) : rest_(text_of(data, size)) {}

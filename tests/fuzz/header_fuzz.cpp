@@ -1,8 +1,8 @@
-// Makes the headers of one to four ranks out of bytes and shows them in every way there is. Beyond
-// "no crash":
+// Builds the headers of one to four ranks from bytes, and exchanges them in every way. Beyond "no
+// crash":
 //   - headers merge to the same in every order and grouping, and a header merges with itself;
-//   - a header is the same after a message, and after a header exchange in shared memory;
-//   - header exchanges by messages, whatever the tree, and in shared memory show the merged header.
+//   - a header survives a message, and a header exchange in shared memory, unchanged;
+//   - header exchanges by messages, with any tree, and in shared memory show the merged header.
 
 #include <algorithm>
 #include <cstddef>
@@ -59,7 +59,7 @@ Header take_header(ByteSource& source, int rank, std::uint64_t exchange) {
 
 Header merge_all(const std::vector<Header>& headers) {
   Header merged = headers.front();
-  for (const Header& header : headers) merged.merge(header);  // the first twice
+  for (const Header& header : headers) merged.merge(header);  // the first one twice
   return merged;
 }
 

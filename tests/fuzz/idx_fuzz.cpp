@@ -1,7 +1,7 @@
 // Feeds files in the IDX format of the MNIST database. Beyond "no crash":
-//   - what is refused throws std::runtime_error;
-//   - memory stays within a multiple of the file;
-//   - what was accepted, written as the format says, is the file again.
+//   - a rejected file throws std::runtime_error;
+//   - memory stays within a multiple of the file's size;
+//   - an accepted file is the same when it is written again.
 
 #include <cstddef>
 #include <cstdint>

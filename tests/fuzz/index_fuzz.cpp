@@ -1,8 +1,8 @@
-// Feeds text to the parser of a checkpoint's index.json: as it is, and below a first line with the
-// right format and checksum, which no mutation would find. Beyond "no crash":
-//   - what is refused throws InvalidArgument;
-//   - memory stays within a multiple of the text;
-//   - what was accepted encodes to an index of the same content;
+// Feeds text to the parser of a checkpoint's index.json: as it is, and after a first line with the
+// right format and checksum, which mutations would not find. Beyond "no crash":
+//   - a rejected text throws InvalidArgument;
+//   - memory stays within a multiple of the text's size;
+//   - an accepted text encodes to an index of the same content;
 //   - the slices of a whole index hold each element once, within their files.
 
 #include <algorithm>
@@ -95,7 +95,7 @@ void parse(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  // Deep enough to overflow the stack of whoever goes down by calls.
+  // Deep enough to overflow the stack of a recursive reader.
   const std::string deep(100'000, '[');
   return {encode_index({}), R"("files":)" + deep,
           R"("files":[{"name":"x","bytes":)" + deep + std::string(deep.size(), ']') + "}]}",

@@ -5,8 +5,8 @@
 
 #include "fuzz/fuzz_target.hpp"
 
-/// libFuzzer calls this before it starts: puts the target's seeds into the first corpus folder
-/// among the arguments, where libFuzzer keeps what it finds.
+/// Called by libFuzzer before it starts: puts the target's seeds into the first corpus folder among
+/// the arguments, where libFuzzer also stores new inputs.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   for (int i = 1; i < *argc; ++i) {
     const std::filesystem::path folder = (*argv)[i];

@@ -10,7 +10,7 @@
 
 namespace kolo::fuzz {
 
-/// A window whose ranks are all of this thread: segments of plain memory, zero at first.
+/// A window whose ranks all run on this thread: segments of plain memory, initially zero.
 class PlainWindow {
  public:
   PlainWindow(int size, std::size_t segment_bytes)
@@ -25,7 +25,7 @@ class PlainWindow {
     return {first.bytes, segment_bytes_};
   }
 
-  /// As `rank` sees it. Must not outlive this object.
+  /// The window of `rank`, which must not outlive this object.
   std::shared_ptr<SharedWindow> window(int rank) {
     std::vector<SharedWindow::Segment> segments;
     for (std::size_t i = 0; i < size_; ++i) {

@@ -4,7 +4,7 @@
 #
 #   tests/fuzz/run.sh [--seconds N] [TARGET...]     N seconds each, 60 by default; all targets
 #
-# What libFuzzer finds stays in build/fuzz/found/TARGET, and the next run starts from it. An input
+# New inputs are kept in build/fuzz/found/TARGET, and the next run starts from them. An input
 # that ends a target is kept in build/fuzz/failed; "build/fuzz/tests/fuzz/TARGET_fuzz FILE" runs it
 # again.
 set -euo pipefail

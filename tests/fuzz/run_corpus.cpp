@@ -35,10 +35,10 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestInput = 8192;
 
-std::string failed_name;  // where to keep the input that runs, if it fails
+std::string failed_name;  // where to store the running input if it fails
 const std::string* running = nullptr;
 
-/// Called while the program ends: system calls only.
+/// Called while the program ends, so it makes only system calls.
 void keep_running_input() {
   if (running == nullptr) return;
   const int file = ::open(failed_name.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
@@ -67,7 +67,7 @@ void keep_what_fails() {
 }
 
 void run(const std::string& input) {
-  // Memory of exactly the input's size, so that AddressSanitizer sees a read behind it.
+  // Memory of exactly the input's size, so that AddressSanitizer reports a read past its end.
   const std::vector<std::uint8_t> bytes(input.begin(), input.end());
   running = &input;
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
@@ -79,7 +79,7 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Changes inputs at random, by the same random numbers in every run.
+/// Changes inputs at random, with the same random numbers in every run.
 class Mutator {
  public:
   explicit Mutator(const std::vector<std::string>& inputs) : inputs_(inputs) {}

@@ -1,10 +1,10 @@
-// Feeds a header of a safetensors file: its JSON, a line's end, and how many bytes of data the file
-// has. The reader of whole files gets the file made of these, and the input itself as a file.
+// Feeds the header of a safetensors file: its JSON, a newline, and the number of data bytes in the
+// file. The reader of whole files gets the file made of these, and also the input itself as a file.
 // Beyond "no crash":
-//   - what is refused throws InvalidArgument;
-//   - memory stays within a multiple of the text;
-//   - what was accepted encodes to a header of the same tensors;
-//   - every tensor of a file that was accepted can be read.
+//   - a rejected header throws InvalidArgument;
+//   - memory stays within a multiple of the text's size;
+//   - an accepted header encodes to a header of the same tensors;
+//   - every tensor of an accepted file can be read.
 
 #include <algorithm>
 #include <charconv>
@@ -37,7 +37,7 @@ using tensors::SafetensorsTensor;
 
 constexpr std::size_t kLargestGrowth = 512;
 constexpr std::size_t kConstant = 1 << 14;
-constexpr std::int64_t kMostData = 1 << 16;  // that is made into a file
+constexpr std::int64_t kMostData = 1 << 16;  // larger ones are not made into a file
 
 struct Case {
   std::string_view header;
@@ -90,7 +90,7 @@ void parse_header(const Case& input) {
                parse_safetensors_header(std::string_view(again).substr(8), input.data_bytes));
 }
 
-/// A file that has no name.
+/// Creates a file without a name.
 comm::FileDescriptor make_file(std::string_view bytes, std::int64_t zeros) {
   comm::FileDescriptor file(::memfd_create("fuzz", MFD_CLOEXEC));
   require(file.is_open(), "memfd_create works");
@@ -116,7 +116,7 @@ void read_file(std::string_view bytes, std::int64_t zeros) {
 }  // namespace
 
 std::vector<std::string> seeds() {
-  // Deep enough to overflow the stack of whoever goes down by calls.
+  // Deep enough to overflow the stack of a recursive reader.
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   return {encode_safetensors_header({{"a", {}, {0}}}),
           R"({"a":{"dtype":"U8","shape":[)" + deep + R"(],"data_offsets":[0,1]}})" + "\n1"};

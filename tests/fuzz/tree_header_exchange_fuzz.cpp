@@ -1,7 +1,7 @@
-// One rank of a header exchange by messages takes its own calls and messages of the others, of any
-// content and in any order, as the wire would let them pass. Beyond "no crash":
-//   - a header that is not due is refused with BackendError, and nothing else throws;
-//   - messages go to other ranks of the set only, and headers only along the tree;
+// One rank of a header exchange by messages receives calls of its own and messages from others, of
+// any content that decodes and in any order. Beyond "no crash":
+//   - a header that is not due is rejected with BackendError, and nothing else throws;
+//   - messages go only to other ranks of the set, and headers only along the tree;
 //   - a merged header holds at least what this rank posted, for the requested exchange.
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Scene {
   }
 
  private:
-  /// As the interface wants it: after the exchange before has been read.
+  /// As the interface requires: after the previous exchange has been read.
   void post() {
     if (posted_ > 0 && !header_exchange_.merged(posted_)) return;
     own_ = take_header(++posted_);

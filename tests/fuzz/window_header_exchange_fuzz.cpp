@@ -1,6 +1,7 @@
-// Another rank's cell of a header exchange in shared memory holds any bytes. Beyond "no crash":
-//   - what cannot be a header is refused with BackendError;
-//   - what is shown has no bits and no text beyond those that fit.
+// Another rank's cell of a header exchange in shared memory holds arbitrary bytes. Beyond "no
+// crash":
+//   - bytes that cannot be a header are rejected with BackendError;
+//   - a header that is returned has no bits or text beyond the cell's capacity.
 
 #include <algorithm>
 #include <cstddef>
@@ -63,7 +64,7 @@ void read_all(WindowHeaderExchange& header_exchange) {
 
 }  // namespace
 
-/// What a rank leaves there that did everything.
+/// The cell of a rank that has used all features.
 std::vector<std::string> seeds() {
   PlainWindow memory(2, WindowHeaderExchange::segment_bytes());
   WindowHeaderExchange header_exchange(memory.window(1));

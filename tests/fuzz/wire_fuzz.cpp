@@ -1,7 +1,7 @@
 // Feeds bytes to the decoder of control messages. Beyond "no crash":
-//   - what is refused throws BackendError;
-//   - a message is no larger than a multiple of its bytes, though tables may refer to one another;
-//   - what was accepted encodes to a message of the same value.
+//   - a rejected message throws BackendError;
+//   - a message is no larger than a multiple of its bytes, though tables may share others;
+//   - an accepted message encodes to a message of the same value.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ using runtime::WakeUpRequest;
 using runtime::WireMessage;
 
 constexpr int kRanks = 10;
-constexpr std::size_t kLargestGrowth = 256;  // of a list of small tables that become large structs
+constexpr std::size_t kLargestGrowth = 256;  // for a list of small tables that become large structs
 constexpr std::size_t kErrorText = 4096;
 
 Request some_request() {
@@ -115,7 +115,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const BackendError&) {
     return 0;
   }
-  // Bytes are compared, since a factor may be NaN.
+  // Compares bytes, as a factor may be NaN.
   const std::vector<std::byte> again = runtime::encode(message);
   fuzz::require(runtime::encode(runtime::decode(again, fuzz::kRanks)) == again,
                 "decode(encode(x)) is x");

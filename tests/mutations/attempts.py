@@ -1,4 +1,4 @@
-"""What run.py and defects.py have in common."""
+"""Common parts of run.py and defects.py."""
 import concurrent.futures
 import queue
 import time

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Proves that tests notice defects: puts each into a copy of the sources, one at a time, and
+"""Checks that tests detect defects: applies each to a copy of the sources, one at a time, and
 expects the test that its patch names to fail, and to pass without it.
 
     tests/mutations/defects.py [--suite defects|training] [--jobs 2] [--build FOLDER] [NAME...]
 
-defects: those that Kolo once had. training: faults planted in the training layer, src/torch.
+defects: bugs that Kolo once had. training: faults planted in the training layer, src/torch.
 
 A patch begins with lines in plain text:
     What: the defect in a sentence
@@ -27,7 +27,7 @@ from attempts import try_all
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 LONGEST_S = 300
-LONGEST_OF_ONE_TEST_S = 120  # of those under mpirun, where most defects hang
+LONGEST_OF_ONE_TEST_S = 120  # for those under mpirun, where most defects hang
 ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1", "GTEST_COLOR": "no"}
 
@@ -53,7 +53,7 @@ class Defect:
                               stderr=subprocess.DEVNULL, check=False).returncode == 0
 
     def passes(self, build):
-        """Whether the test passes, and what failed first."""
+        """Whether the test passes, and its first failure."""
         launcher = ["mpirun", "--oversubscribe", "-np", str(self.ranks)] if self.ranks else []
         limit = [f"--longest-test={LONGEST_OF_ONE_TEST_S}"] if self.ranks else []
         try:
@@ -82,18 +82,18 @@ class Copy:
         self.tree.mkdir(parents=True, exist_ok=True)
         copy_sources(self.tree)
         self.compile_alone(sorted({file for defect in defects for file in defect.files}))
-        # Flags and place of the preset release: ccache has most of it then.
+        # The same flags and folder as the preset release, so that ccache has most objects.
         subprocess.run(["cmake", "-S", self.tree, "-B", self.build, "-G", "Ninja",
                         "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_UNITY_BUILD=ON",
                         "-DKOLO_BUILD_EXAMPLES=OFF"],
                        stdout=subprocess.DEVNULL, check=True)
 
     def compile_alone(self, files):
-        """Compiles the files that are patched by themselves, quickly, not with others in a unit."""
+        """Compiles patched files separately, outside of unity units, and quickly."""
         text = (ROOT / "CMakeLists.txt").read_text()
         lists = self.tree / "CMakeLists.txt"
         paths = " ".join(str(self.tree / file) for file in files if file.endswith(".cpp"))
-        unite = "kolo_unite_sources("  # leaves sources with options of their own alone
+        unite = "kolo_unite_sources("  # does not unite sources with their own options
         text = text.replace(unite, f"""set_source_files_properties({paths}
   TARGET_DIRECTORY kolo_core kolo_checkpoint kolo_test_support
   PROPERTIES COMPILE_OPTIONS "-O1;-w")
@@ -107,7 +107,7 @@ class Copy:
                               stderr=subprocess.DEVNULL, check=False).returncode == 0
 
     def problem_of(self, defect):
-        """What is wrong, if anything; and what the test said."""
+        """The problem, if any, and the first failure of the test."""
         if not defect.apply(self.tree):
             return "does not apply", ""
         try:
@@ -120,7 +120,7 @@ class Copy:
 
 
 def copy_sources(tree):
-    """Files that are the same already keep their time, and their objects."""
+    """Copies changed files only: the others keep their times, and their objects."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True,
                             check=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -132,7 +132,7 @@ def copy_sources(tree):
 
 
 def failures_without_defects(copy, defects):
-    """What the test of each defect said that does not pass without any."""
+    """The first failure of each defect's test that fails without any defect."""
     said = {}
     for found_by, defect in {defect.found_by: defect for defect in defects}.items():
         passes, text = defect.passes(copy.build)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Proves that tests find faults: applies patches, one at a time, to a copy of the sources, builds
+"""Checks that tests find faults: applies patches, one at a time, to a copy of the sources, builds
 the test that must find them and expects it to fail.
 
     tests/mutations/run.py [--suite protocol] [--seeds 10000] [--jobs 2] [NAME...]
@@ -44,7 +44,7 @@ GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
 
 
 class Protocol:
-    """The coordinator under the protocol gate."""
+    """Tests the coordinator with the protocol gate."""
     patches = FOLDER / "protocol"
     sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
                [f"tests/support/protocol/{name}.cpp" for name in SIMULATOR] +
@@ -64,7 +64,7 @@ class Protocol:
 
 
 class Algorithms:
-    """The collectives under their contract suites, and the tests of what these do not reach."""
+    """Tests the collectives with their contract suites, and what these do not reach."""
     patches = FOLDER / "algorithms"
     sources = (LIBRARY + FAKES +
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
@@ -80,7 +80,7 @@ class Algorithms:
 
     @staticmethod
     def finding(output):
-        """The first test that failed, else the last one that began."""
+        """The first test that failed, or else the last one that started."""
         if failed := re.search(r"^\[  FAILED  \] ([^\s,]+)", output, re.MULTILINE):
             return failed[1]
         begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
@@ -92,7 +92,7 @@ def is_needed(path):
 
 
 class Device(Algorithms):
-    """What is launched on GPUs, when, and in which order."""
+    """Tests what is launched on GPUs, when, and in which order."""
     patches = FOLDER / "device"
     sources = (LIBRARY + FAKES +
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
@@ -118,7 +118,7 @@ MPI_FLAGS = ["-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"] + subprocess.run(
 
 
 def compile_source(tree, source, folder="objects"):
-    """Compiles with paths relative to the tree, so that ccache knows what another run compiled."""
+    """Compiles with paths relative to the tree, so that ccache reuses other runs' objects."""
     target = tree / folder / (source.replace("/", "_") + ".o")
     target.parent.mkdir(exist_ok=True)
     command = [*CCACHE, os.environ.get("CXX", "g++"), "-std=c++20", "-O2", "-I.", "-Iinclude",
@@ -134,7 +134,7 @@ def link(suite, objects, program):
 
 
 def run_test(suite, program, arguments, longest_s):
-    """The test's exit code and what failed first."""
+    """The test's exit code and its first failure."""
     with open(f"{program}.txt", "w+", encoding="utf-8", errors="replace") as output:
         try:
             code = subprocess.run(suite.command(str(program), arguments), stdout=output,
@@ -148,7 +148,7 @@ def run_test(suite, program, arguments, longest_s):
 
 
 def sources_of(tree, files, sources):
-    """Those of `sources` that are among `files`, or include any of them, directly or not."""
+    """The `sources` that are among `files` or include any of them, directly or indirectly."""
     texts = {str(path.relative_to(tree)): path.read_text()
              for part in ("compression", "ops", "src", "tests")
              for path in (tree / part).rglob("*.[ch]pp")}
@@ -163,7 +163,7 @@ def sources_of(tree, files, sources):
 
 
 def try_mutation(suite, tree, objects, patch, arguments, longest_s):
-    """None when the mutation was found, else what went wrong; and where it was found."""
+    """None if the mutation was found, otherwise the problem; and where it was found."""
     text = patch.read_text()
     sources = re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE)
     saved = {source: (tree / source).read_text() for source in sources}
@@ -220,7 +220,7 @@ def main():
         link(suite, objects.values(), program)
         begin = time.monotonic()
         code, where = run_test(suite, program, arguments, LONGEST_S)
-        longest_s = 30 + 4 * (time.monotonic() - begin)  # no test that fails takes longer
+        longest_s = 30 + 4 * (time.monotonic() - begin)  # failing tests do not take longer
         if code != 0:
             print(f"the sources fail without any mutation: {where}")
             return 1

@@ -15,7 +15,7 @@ namespace kolo::test::adasum_kernels_test {
 constexpr DType kTypes[] = {DType::Float16, DType::BFloat16,  DType::Float32,
                             DType::Float64, DType::Complex64, DType::Complex128};
 
-// What is left of the exponents is the same wherever the vectors are cut.
+// With their exponents applied, the sums are the same wherever the vectors are cut.
 TEST(AdasumKernelsTest, DotProducts_AreThoseOfWholeVectors) {
   for (const DType dtype : kTypes) {
     const long double square = is_complex(dtype) ? 5 : 1;  // of the parts 1 and -2, see set_value()

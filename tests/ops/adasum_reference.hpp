@@ -45,8 +45,8 @@ inline Vector scaled(DType dtype, Vector values, double factor) {
   return rounded(dtype, values);
 }
 
-/// Neighbours are folded until a power of two is left, whose pairs are combined, and their pairs.
-/// Vectors are rounded where they are stored between the steps.
+/// Neighbours are folded until a power of two is left, then pairs are combined, then pairs of
+/// these. Vectors are rounded where the algorithm stores them between steps.
 inline Vector reference_adasum(DType dtype, std::vector<Vector> vectors,
                                const Reduction& reduction) {
   for (Vector& vector : vectors) vector = scaled(dtype, vector, reduction.prescale);

@@ -1,5 +1,5 @@
-// The Adasum all-reduce against a recursion over whole vectors that folds and pairs in the same
-// order.
+// The Adasum all-reduce, compared with a recursion over whole vectors that folds and pairs in the
+// same order.
 
 #include <bit>
 #include <cmath>
@@ -32,7 +32,7 @@ class AdasumTest : public testing::TestWithParam<int> {
  protected:
   std::size_t ranks() const { return static_cast<std::size_t>(GetParam()); }
 
-  /// Reduces `vectors`, one a rank, as `dtype`, and returns rank 0's result; the others' must have
+  /// Reduces `vectors`, one per rank, as `dtype`, and returns rank 0's result; all ranks must have
   /// the same bits.
   Vector reduce(DType dtype, const std::vector<Vector>& vectors,
                 const Reduction& reduction = {ReduceOp::Adasum}, ReduceCase item = {},
@@ -83,7 +83,7 @@ class AdasumTest : public testing::TestWithParam<int> {
     return vectors;
   }
 
-  /// Every element, to a few roundings of the largest.
+  /// Compares every element, with a tolerance of a few roundings of the largest.
   void expect_near(DType dtype, const Vector& result, const Vector& expected) const {
     ASSERT_EQ(result.size(), expected.size());
     double largest = 0;
@@ -148,8 +148,8 @@ TEST_P(AdasumTest, ZeroVectors_ContributeNothing) {
   }
 }
 
-/// Where squares overflow or vanish, equal vectors still give themselves and unlike ones what the
-/// same vectors give at magnitude 1.
+/// Where squares overflow or underflow, equal vectors still give the same vector, and others give
+/// the result of the same vectors at magnitude 1.
 TEST_P(AdasumTest, HugeAndTinyValues) {
   struct Magnitude {
     DType dtype;
@@ -165,7 +165,7 @@ TEST_P(AdasumTest, HugeAndTinyValues) {
     EXPECT_EQ(reduce(magnitude.dtype, vectors), scaled(magnitude.dtype, expected, magnitude.factor))
         << name_of(magnitude.dtype) << " times " << magnitude.factor;
   }
-  // Near the smallest float64 there is: nothing but zeros has a square of zero.
+  // Near float64's smallest value: only a zero vector may have a square of zero.
   const Vector least(9, std::numeric_limits<double>::denorm_min() * 8);
   EXPECT_EQ(reduce(DType::Float64, std::vector<Vector>(ranks(), least)), least);
 }
@@ -240,7 +240,7 @@ TEST_P(AdasumTest, AbandonedTasks_LeaveNothingBehind) {
 }
 
 #if defined(__SANITIZE_THREAD__)
-constexpr int kWorlds[] = {1, 3};  // ten times slower; races need no more
+constexpr int kWorlds[] = {1, 3};  // ten times slower; small worlds suffice for races
 #else
 constexpr int kWorlds[] = {1, 2, 3, 4, 5, 7, 8};
 #endif

@@ -32,7 +32,7 @@ Vector adasum_of(const Vector& a, const Vector& b) {
   return sum;
 }
 
-/// Folds neighbours until a power of two is left, then combines pairs, and pairs of pairs.
+/// Folds neighbours until a power of two is left, then combines pairs, then pairs of these.
 Vector adasum_of(std::vector<Vector> vectors) {
   const auto merge = [&](std::size_t first) {
     vectors[first] = adasum_of(vectors[first], vectors[first + 1]);

@@ -1,5 +1,5 @@
-// All algorithms that reduce, among processes, with messages over MPI and real shared memory; and
-// the algorithm that exists under MPI only.
+// All reduction algorithms among processes, with messages over MPI and real shared memory, and the
+// algorithm that exists only under MPI.
 
 #include <cstdint>
 #include <vector>

@@ -20,7 +20,7 @@
 namespace kolo::test {
 
 inline constexpr std::size_t kWindowBytes = 16384;
-inline constexpr std::size_t kSharedBytes = std::size_t{4} << 20;  // more than any buffer below has
+inline constexpr std::size_t kSharedBytes = std::size_t{4} << 20;  // larger than any buffer below
 
 /// Runs algorithms among processes, with messages over MPI and real shared memory.
 class AlgorithmsOverMpi : public testing::Test {
@@ -50,7 +50,7 @@ class AlgorithmsOverMpi : public testing::Test {
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
   int node_of(int rank) const { return node_of_rank_[static_cast<std::size_t>(rank)]; }
 
-  /// All but Adasum, which does not reduce element by element.
+  /// All algorithms but Adasum, which does not reduce elementwise.
   std::vector<Algorithm> of(Collective collective) const {
     std::vector<Algorithm> algorithms;
     for (const Algorithm& algorithm : registry_.algorithms()) {
@@ -89,7 +89,7 @@ class AlgorithmsOverMpi : public testing::Test {
     return counts;
   }
 
-  /// `item` with the sum of `counts` as its count.
+  /// Checks `item` with the sum of `counts` as its count.
   void check_reduce_scatter(const Algorithm& algorithm, const std::vector<std::size_t>& counts,
                             ReduceCase item) {
     item.count = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
@@ -107,7 +107,7 @@ class AlgorithmsOverMpi : public testing::Test {
                    algorithm.rank_ordered);
   }
 
-  /// All ranks' results one after another.
+  /// The results of all ranks, concatenated.
   std::vector<std::byte> gather(const ReduceCase& item, const std::vector<std::size_t>& counts,
                                 std::span<const std::byte> own) {
     std::vector<std::byte> all(item.count * size_of(item.dtype));

@@ -1,4 +1,4 @@
-// The contract, for every algorithm in the list that needs no native collectives.
+// Runs the contract suites on every listed algorithm that needs no native collectives.
 
 #include <string_view>
 #include <vector>
@@ -42,7 +42,7 @@ std::vector<Algorithm> one(Collective collective, std::string_view name) {
   return {ops::Registry().find(collective, name)};
 }
 
-/// Halving folds ranks in other ways in other worlds.
+/// How halving folds ranks depends on the world size.
 INSTANTIATE_TEST_SUITE_P(Halving, AllReduceContract,
                          testing::Combine(testing::ValuesIn(one(Collective::AllReduce,
                                                                 "halving_doubling")),

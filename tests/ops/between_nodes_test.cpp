@@ -1,4 +1,4 @@
-// The all-reduce that compresses between nodes alone, on every layout of ranks: sums, bytes inside
+// The all-reduce that compresses only between nodes, on every layout of ranks: sums, bytes within
 // and between nodes, equal bits, error feedback.
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ using Layout = std::vector<int>;  // the node of every rank
 
 struct Traffic {
   std::uint64_t sent = 0;
-  std::uint64_t moved = 0;  // inside nodes
+  std::uint64_t moved = 0;  // within nodes
 };
 
 class BetweenNodesTest : public testing::TestWithParam<Layout> {
@@ -35,7 +35,7 @@ class BetweenNodesTest : public testing::TestWithParam<Layout> {
   std::uint64_t ranks_of(int node) const {
     return static_cast<std::uint64_t>(std::ranges::count(GetParam(), node));
   }
-  /// How many ranks of each node encode something.
+  /// The number of ranks per node that encode a piece.
   std::uint64_t places() const {
     std::uint64_t least = ranks();
     for (int node = 0; node < static_cast<int>(nodes()); ++node) {
@@ -44,7 +44,7 @@ class BetweenNodesTest : public testing::TestWithParam<Layout> {
     return least;
   }
 
-  /// Runs `call` on every rank, inside nodes by windows or by messages.
+  /// Runs `call` on every rank; nodes use windows or messages.
   Traffic run(bool has_windows, const std::function<CollectiveCall(std::size_t rank)>& make_call) {
     Traffic total;
     std::mutex mutex;
@@ -90,7 +90,7 @@ std::vector<std::vector<Element>> inputs_of(std::size_t ranks, std::size_t count
   return inputs;
 }
 
-/// Payloads that lose nothing: all elements of a top-k, or small whole numbers in half precision.
+/// Lossless payloads: all elements of a top-k, or small whole numbers in half precision.
 TEST_P(BetweenNodesTest, LosslessPayloads_GiveExactSums) {
   const std::unique_ptr<const Codec> all = compression::top_k("top_k:1", 1.0);
   for (const std::size_t count : {std::size_t{1}, std::size_t{37}, std::size_t{5003}}) {
@@ -140,8 +140,8 @@ TEST_P(BetweenNodesTest, OutOfPlace_InputsStay) {
   }
 }
 
-/// Only messages between nodes are encoded: two blocks of 256 elements by each of the ranks at a
-/// place to each other one, twice. Inside nodes there are float32.
+/// Only messages between nodes are encoded: each rank at a place sends two blocks of 256 elements
+/// to every other one, twice. Nodes use float32 internally.
 TEST_P(BetweenNodesTest, BytesEqualTheFormula) {
   const std::size_t count = places() * nodes() * 512;
   std::uint64_t inside = 0;

@@ -1,5 +1,5 @@
 // Algorithms that compress while they run give the same bits as compressing the whole tensor before
-// and restoring it after.
+// and decompressing it afterwards.
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -39,7 +39,7 @@ class CompressedReductionsTest : public testing::TestWithParam<Case> {
   const Compressor& compressor() const { return registry_.find(std::get<2>(GetParam())); }
   bool is_scattered() const { return algorithm().collective == Collective::ReduceScatter; }
 
-  /// Values of any magnitude that 16 bits hold; most of them are rounded.
+  /// Values of all magnitudes that 16 bits can hold; most are rounded.
   template <class T>
   static Bytes input(int rank, std::size_t count) {
     std::mt19937 random(static_cast<unsigned>(rank) + 1);
@@ -58,8 +58,8 @@ class CompressedReductionsTest : public testing::TestWithParam<Case> {
     return counts;
   }
 
-  /// The result of one rank. `buffer`, of type `dtype`, is the input, and the output unless results
-  /// are scattered.
+  /// The result of one rank. `buffer`, of type `dtype`, is the input, and also the output unless
+  /// results are scattered.
   Bytes run(const Rank& rank, Bytes buffer, DType dtype, const Compressor* compressor,
             std::size_t segment_bytes) const {
     const std::size_t count = buffer.size() / size_of(dtype);

@@ -11,14 +11,14 @@
 
 namespace kolo::ops::convert_table_test {
 
-/// The share of one run that one block converts.
+/// The elements of one run that one block converts.
 struct Given {
   std::size_t run;
   std::uint64_t begin;
   std::uint64_t end;
 };
 
-/// Addresses that identify runs; nothing is read there.
+/// Addresses that identify runs; they are not read.
 std::vector<comm::DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
   static std::array<std::byte, 5000> addresses;
   std::vector<comm::DeviceRun> runs;
@@ -29,7 +29,7 @@ std::vector<comm::DeviceRun> runs_of(const std::vector<std::size_t>& counts) {
   return runs;
 }
 
-/// Everything that the blocks of all tables do, in order.
+/// The work of all blocks of all tables, in order.
 std::vector<Given> give_out(const std::vector<comm::DeviceRun>& runs, std::uint64_t blocks) {
   std::vector<Given> given;
   std::span<const comm::DeviceRun> left(runs);
@@ -56,7 +56,7 @@ std::vector<Given> give_out(const std::vector<comm::DeviceRun>& runs, std::uint6
   return given;
 }
 
-/// Every element of every run once, in order.
+/// Expects that every element of every run is converted once, in order.
 void expect_covered(const std::vector<std::size_t>& counts, std::uint64_t blocks) {
   const std::vector<Given> given = give_out(runs_of(counts), blocks);
   auto next = given.begin();
@@ -103,7 +103,7 @@ TEST(ConvertTableTest, MoreRunsThanATableHoldsTakeSeveral) {
   for (; !left.empty(); ++tables) {
     EXPECT_LE(take_runs(left, 132).runs, ConvertTable::kCapacity);
   }
-  EXPECT_EQ(tables, 4u);  // 800 runs that are not empty
+  EXPECT_EQ(tables, 4u);  // 800 nonempty runs
 }
 
 TEST(ConvertTableTest, LittleWorkTakesFewBlocks) {

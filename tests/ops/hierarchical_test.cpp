@@ -1,4 +1,4 @@
-// Hierarchical algorithms, beyond the contract suites: every layout of ranks on nodes, bytes inside
+// Hierarchical algorithms, beyond the contract suites: every layout of ranks on nodes, bytes within
 // and between nodes, and calls without nodes.
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class HierarchicalTest : public testing::TestWithParam<Layout> {
  protected:
   struct Traffic {
     std::uint64_t sent;
-    std::uint64_t moved;  // inside the node
+    std::uint64_t moved;  // within nodes
   };
 
   std::size_t ranks() const { return GetParam().size(); }
@@ -31,7 +31,7 @@ class HierarchicalTest : public testing::TestWithParam<Layout> {
   }
   std::size_t places() const { return ranks() / nodes(); }
 
-  /// Runs `call` on every rank and returns the bytes that all ranks send and move.
+  /// Runs `call` on every rank and returns the total bytes that ranks send and move.
   Traffic run(Collective collective,
               const std::function<CollectiveCall(std::size_t rank)>& make_call) const {
     const Algorithm& algorithm = registry_.find(collective, "hierarchical");
@@ -132,7 +132,7 @@ TEST_P(HierarchicalTest, AllGather_KeepsTheRanksOrder) {
   EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total);
 }
 
-/// The inputs of one of several all-gathers, and their result.
+/// The inputs of one of several all-gathers, and the expected result.
 struct GatheredBlocks {
   GatheredBlocks(std::size_t ranks, std::size_t rank, std::size_t round) {
     for (std::size_t peer = 0; peer < ranks; ++peer) {
@@ -144,7 +144,7 @@ struct GatheredBlocks {
     }
   }
 
-  static constexpr std::size_t kMost = 230;  // elements of a rank
+  static constexpr std::size_t kMost = 230;  // elements per rank
   std::vector<std::size_t> counts;
   std::vector<std::int32_t> own;
   std::vector<std::int32_t> all;
@@ -162,7 +162,7 @@ TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
       std::vector<std::int32_t>& output = outputs[static_cast<std::size_t>(GetParam()[self])];
       std::mt19937_64 random = random_of(rank);
       std::uint64_t sent = 0;
-      for (std::size_t round = 0; round < kRounds; ++round) {  // into the same memory
+      for (std::size_t round = 0; round < kRounds; ++round) {  // reuses the same memory
         GatheredBlocks blocks(ranks(), self, round);
         all_have_read.arrive_and_wait();
         finish(algorithm.run({.communicator = &rank.communicator,

@@ -19,8 +19,8 @@ using test::SimdTargetGuard;
 using Buffer = std::vector<std::byte>;
 constexpr std::byte kCanary{0xA5};
 
-/// Combines `inputs`, each of which starts `offset` elements into its memory, and checks that
-/// nothing but the outputs was written.
+/// Combines `inputs`, each `offset` elements into its memory, and checks that nothing but the
+/// outputs was written.
 Buffer combine_at(DType dtype, const Reduction& reduction, const std::vector<Buffer>& inputs,
                   std::size_t offset) {
   const std::size_t shift = offset * size_of(dtype);

@@ -1,4 +1,4 @@
-// All algorithms that move elements without reducing them, among processes.
+// All algorithms that move elements without reduction, among processes.
 
 #include <algorithm>
 #include <cstdint>

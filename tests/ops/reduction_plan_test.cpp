@@ -80,7 +80,7 @@ TEST(ReductionPlanTest, UserScales_ApplyBesides) {
           << name_of(dtype);
     }
   }
-  // The postscale comes before the division, so nothing is lost: 3 * (1 + 2) / 2.
+  // The postscale precedes the division, so nothing is lost: 3 * (1 + 2) / 2.
   EXPECT_EQ(run_plan(DType::Int32, ReduceOp::Average, 1, 3, true, {1, 2}), 4);
 }
 

@@ -43,7 +43,7 @@ TEST(SubCommunicatorTest, Messages_ReachTheMemberUnderTheirTag) {
       SubCommunicator group = make_group(rank);
       const int next = (group.rank() + 1) % group.size();
       const int previous = (group.rank() + group.size() - 1) % group.size();
-      // The last tag first; and a message of the parent under the same tag, which must not mix in.
+      // Receives the last tag first; a message of the parent under the same tag must not interfere.
       std::array<int, 3> sent{rank.rank * 10, rank.rank * 10 + 1, rank.rank * 10 + 2};
       std::array<Transfer, 3> sends{
           group.send(bytes_of(sent[0]), next, kTagCount - 1),

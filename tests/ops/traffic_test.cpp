@@ -18,7 +18,7 @@ struct Traffic {
   std::uint64_t moved = 0;
 };
 
-/// What all ranks together send and move in one call.
+/// The total bytes that all ranks send and move in one call.
 Traffic measure(const Algorithm& algorithm, int size,
                 const std::function<CollectiveCall(int rank)>& make_call) {
   std::vector<Traffic> traffic(static_cast<std::size_t>(size));
@@ -41,7 +41,7 @@ Traffic measure(const Algorithm& algorithm, int size,
   return total;
 }
 
-/// When they reduce `count` floats.
+/// An all-reduce of `count` floats.
 Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
   std::vector<std::vector<float>> buffers(static_cast<std::size_t>(size),
                                           std::vector<float>(count, 1.0f));
@@ -55,7 +55,7 @@ Traffic measure_allreduce(std::string_view name, int size, std::size_t count) {
   });
 }
 
-/// When rank r gets counts[r] floats from, or gives them to, all.
+/// A collective in which rank r contributes or receives counts[r] floats.
 Traffic measure_by_counts(Collective collective, std::string_view name,
                           const std::vector<std::size_t>& counts) {
   const std::size_t size = counts.size();
@@ -122,7 +122,7 @@ TEST(TrafficTest, BytesByCounts_FollowTheirFormulas) {
       }
     }
 
-    std::size_t folded = 0;  // in a world of 3 rank 1; of 7 ranks 1, 3, 5
+    std::size_t folded = 0;  // rank 1 in a world of 3; ranks 1, 3, 5 in a world of 7
     for (std::size_t rank = 1; rank < 2 * (size - std::bit_floor(size)); rank += 2) {
       folded += counts[rank];
     }

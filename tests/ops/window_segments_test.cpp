@@ -1,4 +1,4 @@
-// The algorithms in windows as small as they may be, and in windows that are still being read.
+// The algorithms in windows of minimal size, and in windows that are still being read.
 
 #include <algorithm>
 #include <string>
@@ -44,7 +44,7 @@ TEST(WindowTest, TooSmallSegment_NamesTheSizeNeeded) {
   });
 }
 
-/// What a staged operation left in the window is still being read when the next one begins.
+/// Data of a staged operation in the window is still being read when the next operation starts.
 TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
   const ops::Registry registry;
   const std::size_t size = 4;
@@ -90,7 +90,7 @@ std::int32_t small_value(int rank, std::size_t i) {
   return 1000 + 100 * rank + static_cast<std::int32_t>(i);
 }
 
-/// Of one element from each rank, or to and from each.
+/// A result with one element from or for each rank.
 void expect_small_result(Collective collective, int rank, int size,
                          const std::vector<std::int32_t>& result) {
   const auto self = static_cast<std::size_t>(rank);
@@ -112,7 +112,7 @@ void expect_small_result(Collective collective, int rank, int size,
   EXPECT_EQ(result, expected) << name_of(collective) << ", rank " << rank << " of " << size;
 }
 
-/// So that the start can refuse what is smaller, and nothing fails later.
+/// The start rejects smaller segments, so nothing may fail later.
 TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
   const ops::Registry registry;
   for (const int size : {2, 3, 8, 16, 24}) {
@@ -154,7 +154,7 @@ TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
   }
 }
 
-/// A segment that has just what the error names is enough.
+/// A segment of just the size that the error names is enough.
 TEST(WindowTest, SmallestSegments_Suffice) {
   const ops::Registry registry;
   const std::size_t size = 5;

@@ -1,5 +1,5 @@
-// Where chunks lie in a window: slots inside their segment, parts inside their slot, each element
-// exactly once.
+// The place of chunks in a window: slots inside their segment, parts inside their slot, each
+// element exactly once.
 
 #include "ops/steps/window_slots.hpp"
 
@@ -55,7 +55,7 @@ TEST(SharesTest, Parts_CoverEveryPieceOnceInPlacesOfTheirOwn) {
                                                     {0, 1000, 0, 3},
                                                     {700, 699, 1, 0, 5000}}) {
       std::vector<Range> pieces = ranges_of(lengths);
-      for (Range& piece : pieces) piece.begin += 17;  // they may lie anywhere
+      for (Range& piece : pieces) piece.begin += 17;  // they may start anywhere
       const std::size_t least = Shares::least_slot_bytes(pieces.size());
       for (std::size_t slot = least; slot < least + 20 * kLine; slot += kLine) {
         SCOPED_TRACE(testing::PrintToString(lengths) + " in " + std::to_string(slot));
@@ -63,7 +63,7 @@ TEST(SharesTest, Parts_CoverEveryPieceOnceInPlacesOfTheirOwn) {
         std::vector<std::size_t> ends;
         for (const Range& piece : pieces) ends.push_back(piece.begin);
         for (std::size_t chunk = 0; chunk < shares.chunks(); ++chunk) {
-          std::size_t free = 0;  // bytes of the slot up to here are taken
+          std::size_t free = 0;  // the slot is used up to here
           for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
             const Range part = shares.part(static_cast<int>(rank), chunk);
             const std::size_t place = shares.place(static_cast<int>(rank));

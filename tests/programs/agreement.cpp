@@ -5,7 +5,7 @@
 namespace kolo::programs {
 namespace {
 
-/// The first two ranks whose values differ, where `none` stands for no value.
+/// The first two ranks whose values differ; `none` means that a rank has no value.
 template <class Values, class Value>
 std::string first_two(const std::vector<Outcome>& outcomes, Values values, std::size_t place,
                       Value none) {

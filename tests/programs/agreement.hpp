@@ -8,13 +8,13 @@
 
 namespace kolo::programs {
 
-/// What a rank saw that others must have seen alike.
+/// The results of one rank that must be the same on all ranks.
 struct Outcome {
   std::vector<std::uint64_t> digests;
   std::vector<int> last_joined;
 };
 
-/// Empty where all ranks, by whose number `outcomes` are listed, saw the same; else what differs.
+/// An error text if ranks differ; otherwise empty. `outcomes` is indexed by rank.
 std::string disagreement(const Program& program, const std::vector<Outcome>& outcomes);
 
 }  // namespace kolo::programs

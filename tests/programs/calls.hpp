@@ -8,7 +8,7 @@
 
 namespace kolo::programs {
 
-/// Submits `operation`, as this rank has it, on `set`. `owner` is handed over as the memory's.
+/// Submits this rank's `operation` on `set`. `owner` is passed along as the owner of its memory.
 Handle submit(const Operation& operation, OperationMemory& memory, ProcessSet& set,
               std::shared_ptr<void> owner);
 

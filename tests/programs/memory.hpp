@@ -29,10 +29,10 @@ class GuardedBytes {
   std::vector<std::byte> memory_;
 };
 
-/// What one rank gives to one operation, and gets from it.
+/// One rank's inputs and outputs of one operation.
 class OperationMemory : public std::enable_shared_from_this<OperationMemory> {
  public:
-  /// `operation` as this rank submits it; it outlives the memory.
+  /// `operation` is the variant that this rank submits, and must outlive this object.
   OperationMemory(const Program& program, const Operation& operation, int rank,
                   const SharedBuffer* buffer);
 
@@ -44,10 +44,10 @@ class OperationMemory : public std::enable_shared_from_this<OperationMemory> {
 
   std::vector<std::byte> result(std::size_t tensor);
   const std::vector<std::int64_t>& rows(std::size_t tensor) const { return tensors_[tensor].rows; }
-  /// Empty where nothing but the results was written; else what was.
+  /// An error text if anything besides the results was written; otherwise empty.
   std::string damage();
 
-  /// An owner whose end says that the operation has let go of the memory.
+  /// An owner whose destruction shows that the operation has released the memory.
   std::shared_ptr<void> make_owner();
   bool is_released() const { return is_released_.load(std::memory_order_acquire); }
 
@@ -56,7 +56,7 @@ class OperationMemory : public std::enable_shared_from_this<OperationMemory> {
     std::unique_ptr<GuardedBytes> input;
     std::unique_ptr<GuardedBytes> output;    // null: in place
     std::vector<std::byte> original;         // of the input
-    std::size_t output_offset = 0;           // in place: where in the input
+    std::size_t output_offset = 0;           // in place: offset in the input
     std::vector<std::int64_t> output_shape;  // all but all-gather and all-to-all
     std::vector<std::int64_t> input_shape;
     std::vector<std::int64_t> rows;

@@ -15,8 +15,8 @@
 #include "kolo/reduction.hpp"
 #include "support/fake_world/fake_world.hpp"
 
-/// Random programs: what some ranks submit, in which order they may, and how each of it must end.
-/// Everything about a program follows from its seed and the number of ranks.
+/// Random programs: which operations each rank submits, in which orders, and how each of them must
+/// end. A program depends only on its seed and the number of ranks.
 namespace kolo::programs {
 
 struct Tensor {
@@ -26,11 +26,11 @@ struct Tensor {
   std::size_t count() const;
 };
 
-/// What is wrong with a call that its other fields do not tell.
+/// An error in a call that its other fields do not show.
 enum class Mistake { None, OutputShape, OutputDType, NoMemory, NoOutput, CudaMemory, Scalar };
 
 struct Operation {
-  int id = 0;  ///< its place in Program::operations; inputs depend on it
+  int id = 0;  ///< index in Program::operations; determines its inputs
   Collective collective = Collective::AllReduce;
   int set = 0;       ///< number of the process set
   std::string name;  ///< empty: unnamed
@@ -47,24 +47,25 @@ struct Operation {
   bool equal_splits = false;                              ///< all-to-all: no splits are given
   std::optional<std::vector<std::int64_t>> given_splits;  ///< all-to-all: wrong ones
   bool in_place = false;
-  int buffer = -1;  ///< the SharedBuffer it runs in; -1: memory of its own
-  int slot = 0;     ///< the part of it, which one operation may use at a time
+  int buffer = -1;  ///< the SharedBuffer it runs in; -1: its own memory
+  int slot = 0;     ///< the part of the buffer, for one operation at a time
   std::size_t offset_bytes = 0;
   std::optional<std::chrono::milliseconds> timeout;
   Mistake mistake = Mistake::None;
 
   std::vector<int> submitters;     ///< world ranks, ascending
   std::vector<int> joined;         ///< members that have joined instead
-  std::optional<ErrorKind> error;  ///< how it ends on all submitters
-  bool is_refused = false;         ///< the error comes at the call
-  bool is_settled = false;         ///< all wait for it in the round in which they submit it
+  std::optional<ErrorKind> error;  ///< the error on all submitters
+  bool is_refused = false;         ///< the call itself throws the error
+  bool is_settled = false;         ///< all submitters wait for it in the same round
   int deviant = -1;                ///< a rank that submits `variant` instead
   std::shared_ptr<const Operation> variant;
 
   const Operation& on(int rank) const { return rank == deviant ? *variant : *this; }
 };
 
-/// Something that blocks its ranks until all of them have come, after the round's submissions.
+/// A collective call that blocks until all of its ranks have arrived, after the round's
+/// submissions.
 struct Meeting {
   enum class Kind { AddSet, RemoveSet, MakeBuffer, DropBuffer, Join, EndJoins, Shutdown };
 
@@ -74,13 +75,13 @@ struct Meeting {
   int buffer = 0;
   std::size_t size_bytes = 0;
   std::optional<ErrorKind> error{};
-  int deviant = -1;  ///< a rank that comes with the next two instead
+  int deviant = -1;  ///< a rank that passes the next two instead
   std::vector<int> deviant_ranks{};
   std::size_t deviant_bytes = 0;
-  bool on_thread = false;          ///< Join: beside the rank's other work, until EndJoins
-  bool is_settled = true;          ///< Join: with nothing of its own pending
+  bool on_thread = false;          ///< Join: concurrent with the rank's other work, until EndJoins
+  bool is_settled = true;          ///< Join: the rank has nothing else pending
   std::vector<int> may_be_last{};  ///< Join: the ranks one of which joins last
-  int joining = -1;                ///< Join: counts those that end together
+  int joining = -1;                ///< Join: the number of the joining, for those that end together
 };
 
 /// Operations that all ranks submit before they wait for any of them.
@@ -94,8 +95,8 @@ struct Program {
   int size = 2;
   Config config;
   test::FakeOptions network;
-  std::vector<std::vector<int>> sets;  ///< by number; the world first
-  int static_sets = 0;                 ///< of those, made by the Runtime's constructor
+  std::vector<std::vector<int>> sets;  ///< by number; the world is first
+  int static_sets = 0;                 ///< the first ones, which the Runtime's constructor makes
   int joinings = 0;
   std::vector<Operation> operations;
   std::vector<Round> rounds;
@@ -106,12 +107,12 @@ struct Program {
 };
 
 bool is_among(int rank, const std::vector<int>& ranks);
-/// A rank's place among the members of a set.
+/// The index of a rank in its set.
 std::size_t member_of(int rank, const std::vector<int>& ranks);
 
 /// One line: "op 17: allreduce 'n3' on {0, 2}: float32[3, 5], Sum, …".
 std::string describe(const Program& program, const Operation& operation);
-/// The whole program, a line for each thing that happens in it.
+/// The whole program, one line per event.
 std::string describe(const Program& program);
 
 }  // namespace kolo::programs

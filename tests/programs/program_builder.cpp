@@ -10,7 +10,7 @@
 namespace kolo::programs {
 namespace {
 
-/// Whether they would use the same part of a shared buffer.
+/// Whether two operations use the same part of a shared buffer.
 bool share_place(const Operation& a, const Operation& b) {
   return a.buffer >= 0 && a.buffer == b.buffer && a.slot == b.slot;
 }
@@ -32,7 +32,7 @@ Operation& ProgramBuilder::submit(Operation operation) {
   return program_.operations.emplace_back(std::move(operation));
 }
 
-/// The world is the most frequent one.
+/// A random set; most often the world.
 int ProgramBuilder::random_set(int least_members) {
   const int set = random_.one_in(2) ? 0 : random_.pick(open_sets_);
   const int members = static_cast<int>(program_.sets[static_cast<std::size_t>(set)].size());
@@ -58,7 +58,7 @@ std::vector<std::string> ProgramBuilder::shuffled_names() {
   return names;
 }
 
-/// Operations that may be in flight together.
+/// Operations that can be in flight simultaneously.
 std::vector<Operation> ProgramBuilder::random_operations(int count,
                                                          std::vector<std::string>& names) {
   std::vector<Operation> operations;
@@ -74,7 +74,7 @@ std::vector<Operation> ProgramBuilder::random_operations(int count,
   return operations;
 }
 
-/// By another operation of this round.
+/// Whether another operation of this round uses the same part of a shared buffer.
 bool ProgramBuilder::is_place_taken(const Operation& operation) const {
   const std::vector<int>& round = program_.rounds.back().operations;
   return std::any_of(round.begin(), round.end(), [&](int id) {
@@ -137,7 +137,7 @@ void ProgramBuilder::add_expiry() {
   new_round();
   submit(std::move(expiring));
   add_company(names, 2);
-  new_round();  // after which the late rank knows that the others have seen the deadline pass
+  new_round();  // now the late rank knows that the deadline has passed on the others
   Operation barrier = programs::random_operation(program_, set, Collective::Barrier, random_);
   barrier.name = names.back();
   names.pop_back();
@@ -176,7 +176,7 @@ void ProgramBuilder::add_set() {
 void ProgramBuilder::remove_set() {
   std::vector<std::string> names = shuffled_names();
   Meeting meeting{.kind = Meeting::Kind::RemoveSet};
-  if (open_sets_.size() == 1 || random_.one_in(5)) {  // the world, or one that is closed already
+  if (open_sets_.size() == 1 || random_.one_in(5)) {  // the world, or a set that is already closed
     if (!closed_sets_.empty() && random_.one_in(2)) meeting.set = random_.pick(closed_sets_);
     new_round();
     meeting.error = ErrorKind::InvalidArgument;
@@ -203,7 +203,8 @@ void ProgramBuilder::remove_set() {
   }
 }
 
-/// Some members submit what the others never do; a second call under its name is refused meanwhile.
+/// Some members submit an operation that the others never submit. Meanwhile a second call under its
+/// name is rejected.
 void ProgramBuilder::add_leftover(int set, const std::string& name, bool is_called_twice) {
   Operation leftover = random_operation(set);
   if (leftover.submitters.size() < 2) return;
@@ -222,7 +223,7 @@ void ProgramBuilder::add_leftover(int set, const std::string& name, bool is_call
   program_.operations.back().name = name;
 }
 
-/// A call that fails on this rank alone, at once.
+/// A call that throws immediately, on this rank alone.
 void ProgramBuilder::refuse(int set, int rank, ErrorKind error) {
   Operation operation = programs::random_operation(program_, set, Collective::Barrier, random_);
   operation.name = "refused";

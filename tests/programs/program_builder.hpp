@@ -10,7 +10,7 @@
 
 namespace kolo::programs {
 
-/// Puts a random program together, piece by piece. After each piece all sets work.
+/// Builds a random program step by step. After each step all sets work.
 class ProgramBuilder {
  public:
   ProgramBuilder(std::uint64_t seed, int size);
@@ -19,20 +19,20 @@ class ProgramBuilder {
   int operation_count() const { return static_cast<int>(program_.operations.size()); }
   Program take() { return std::move(program_); }
 
-  /// The same few rounds several times, as a training loop has them.
+  /// Repeats the same few rounds, like a training loop.
   void add_loop();
-  /// One round in which ranks disagree, amid others that go well.
+  /// One round in which ranks disagree about some operations, while others succeed.
   void add_disagreements();
-  /// Ranks that submit fewer rounds than others join.
+  /// Ranks with fewer rounds than others join.
   void add_join();
-  /// A deadline passes since one rank is late; its own submission then fails alike.
+  /// A deadline passes because one rank is late; its own submission then fails in the same way.
   void add_expiry();
   void add_set();
-  /// Removes one, with something pending on it.
+  /// Removes a set while an operation on it is pending.
   void remove_set();
-  /// Makes a shared buffer, or drops one.
+  /// Creates or releases a shared buffer.
   void add_buffer();
-  /// Shuts down, with something pending.
+  /// Shuts down while operations are pending.
   void add_end();
 
  private:
@@ -43,14 +43,14 @@ class ProgramBuilder {
   };
   struct Joining {
     int set = 0;
-    std::vector<int> rounds;  // of each member
+    std::vector<int> rounds;  // by member
     int last_round = 0;
     bool on_thread = false;
     bool is_settled = true;
   };
 
   Round& new_round() { return program_.rounds.emplace_back(); }
-  /// Numbers the operation and puts it into the last round.
+  /// Numbers the operation and adds it to the last round.
   Operation& submit(Operation operation);
 
   int random_set(int least_members = 1);

@@ -1,4 +1,4 @@
-// Ranks that join a process set while the others go on.
+// Ranks that join a process set while the others continue.
 
 #include <algorithm>
 
@@ -22,7 +22,7 @@ void ProgramBuilder::add_join() {
   std::vector<std::string> names = shuffled_names();
   for (int round = 0; round <= joining.last_round; ++round) add_round_of(joining, round, names);
   const Round& last = program_.rounds[program_.rounds.size() - 2];
-  // Whoever has waited for the last round's operations has seen the others join.
+  // Ranks that waited for the last round's operations have seen the others join.
   const bool others_are_seen =
       joining.is_settled &&
       std::any_of(last.operations.begin(), last.operations.end(), [&](int id) {
@@ -72,7 +72,7 @@ void ProgramBuilder::add_operation_of(const Joining& joining, int round,
   for (std::size_t i = 0; i < members.size(); ++i) {
     (joining.rounds[i] > round ? operation.submitters : operation.joined).push_back(members[i]);
   }
-  if (!random_.one_in(6)) {  // unnamed calls are counted anew after the join
+  if (!random_.one_in(6)) {  // unnamed calls restart their numbers after the join
     operation.name = names.back();
     names.pop_back();
   }
@@ -81,7 +81,7 @@ void ProgramBuilder::add_operation_of(const Joining& joining, int round,
   if (!submitted.error && random_.one_in(10)) make_disagree(program_, submitted, random_);
 }
 
-/// Ranks that have joined get no rows and are no roots, or it ends with an error.
+/// Joined ranks get no rows and cannot be roots, or the operation fails.
 void ProgramBuilder::adapt_to_joined(Operation& operation) {
   const bool goes_wrong = random_.one_in(4);
   if (operation.collective == Collective::Broadcast) {

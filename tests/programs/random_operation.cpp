@@ -9,7 +9,7 @@ namespace {
 using simulator::Random;
 using Shape = std::vector<std::int64_t>;
 
-constexpr int kSlots = 4;  // of a shared buffer
+constexpr int kSlots = 4;  // in a shared buffer
 constexpr std::int64_t kMostBytes = 100 << 10;
 
 Collective random_collective(Random& random) {
@@ -30,7 +30,7 @@ bool takes_rows(const Operation& operation) {
          operation.collective == Collective::AllToAll;
 }
 
-/// More than fits in one segment, or in the staging memory; but not thousands of messages.
+/// More elements than fit in a segment or in staging memory, but not thousands of messages.
 std::int64_t large_count(const Program& program, DType dtype, Random& random) {
   const auto segment = static_cast<std::int64_t>(program.config.segment_bytes);
   const auto staging = static_cast<std::int64_t>(program.config.staging_bytes);
@@ -61,7 +61,7 @@ double random_scale(const Operation& operation, Random& random) {
 void choose_scales(Operation& operation, Random& random) {
   operation.prescale = random_scale(operation, random);
   operation.postscale = random_scale(operation, random);
-  // An average that its type cannot hold has no defined value.
+  // An average that overflows its type has no defined value.
   const bool has_integers =
       std::any_of(operation.tensors.begin(), operation.tensors.end(),
                   [](const Tensor& tensor) { return !is_floating(tensor.dtype); });

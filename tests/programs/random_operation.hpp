@@ -5,19 +5,19 @@
 
 namespace kolo::programs {
 
-/// A call on a process set, without a number and a name; all members submit it, and it succeeds.
+/// A valid call on a process set that all members submit, without a number or name.
 Operation random_operation(const Program& program, int set, simulator::Random& random);
 Operation random_operation(const Program& program, int set, Collective collective,
                            simulator::Random& random);
-/// An all-reduce in a part of a SharedBuffer.
+/// An all-reduce in one part of a SharedBuffer.
 Operation random_operation_in_buffer(const Program& program, int set, int buffer,
                                      std::size_t size_bytes, simulator::Random& random);
 
-/// Draws again what may differ from one use of a name to the next: how many rows go where.
+/// Redraws what may change between uses of a name: how many rows each rank sends or receives.
 void choose_rows(const Program& program, Operation& operation, simulator::Random& random);
 
 DType random_dtype(const Operation& operation, simulator::Random& random);
-/// Which reduction it is, before its tensors are chosen.
+/// Chooses the reduction, before the tensors.
 void choose_reduction(Operation& operation, simulator::Random& random);
 
 }  // namespace kolo::programs

@@ -6,10 +6,10 @@
 
 namespace kolo::programs {
 
-/// The program of this seed on so many ranks: about 50 operations.
+/// The program for this seed and number of ranks: about 50 operations.
 Program random_program(std::uint64_t seed, int size);
 
-/// Of tests that do not fix it: 2, 3 or 4 ranks, by the seed.
+/// The default number of ranks for this seed: 2, 3 or 4.
 int random_size(std::uint64_t seed);
 
 }  // namespace kolo::programs

@@ -12,7 +12,7 @@ namespace {
 using simulator::Random;
 using namespace std::chrono_literals;
 
-/// One of the registry, which runs wherever it can; or none.
+/// A registered algorithm, which runs wherever it is supported; or none.
 std::string random_algorithm(Collective collective, Random& random) {
   const ops::Registry registry;
   std::vector<std::string> names;

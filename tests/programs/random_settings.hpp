@@ -5,10 +5,10 @@
 
 namespace kolo::programs {
 
-/// Fills in how the ranks are set up: settings, network, the sets that they start with.
+/// Chooses the configuration of the ranks: settings, network, and initial process sets.
 void choose_settings(Program& program, simulator::Random& random);
 
-/// Some ranks of the program, ascending; at least `least`.
+/// At least `least` random ranks of the program, in ascending order.
 std::vector<int> random_ranks(const Program& program, int least, simulator::Random& random);
 
 }  // namespace kolo::programs

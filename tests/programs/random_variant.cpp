@@ -19,8 +19,8 @@ bool takes_rows(const Operation& operation) {
          operation.collective == Collective::AllToAll;
 }
 
-/// Changes `variant` in one field that the ranks must agree on. False where it has none of the kind
-/// drawn.
+/// Changes one field of `variant` on which the ranks must agree. False if the field drawn does not
+/// apply.
 bool change_a_field(const Program& program, Operation& variant, Random& random) {
   const bool has_tensors = !variant.tensors.empty();
   const bool is_reduced = is_reduction(variant);
@@ -97,7 +97,7 @@ bool set_mistake(Operation& variant, Mistake mistake, bool fits) {
   return fits;
 }
 
-/// Makes the arguments impossible. False where the mistake drawn is none here.
+/// Makes the arguments invalid. False if the mistake drawn does not apply.
 bool make_a_mistake(const Program& program, Operation& variant, Random& random) {
   const bool is_reduced = is_reduction(variant);
   const bool has_place = variant.buffer >= 0;

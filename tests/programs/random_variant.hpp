@@ -5,9 +5,8 @@
 
 namespace kolo::programs {
 
-/// Makes one of the operation's submitters submit something else under its name, or something that
-/// cannot be right, so that it ends with an error on all of them. Leaves it as it is where nothing
-/// fits.
+/// Makes one submitter use a different or invalid call under the operation's name, so that it fails
+/// on all submitters. Leaves it unchanged if no such variant applies.
 void make_disagree(const Program& program, Operation& operation, simulator::Random& random);
 
 }  // namespace kolo::programs

@@ -11,7 +11,7 @@ namespace {
 using simulator::Random;
 using std::chrono::microseconds;
 
-/// A rank's habits: some ranks are steady, as a training loop is, some are not.
+/// A rank's habits: some ranks are as steady as a training loop, others are not.
 struct Habits {
   bool keeps_order = false;
   int one_late_in = 0;  // operations; 0: none
@@ -33,7 +33,7 @@ microseconds random_delay(const Habits& habits, Random& random) {
   return microseconds(random.one_in(8) ? random.between(500, 3000) : random.between(1, 300));
 }
 
-/// Unnamed operations of a kind are matched by the order of calls, so they keep it.
+/// Unnamed operations of a kind are matched by call order, so they must keep it.
 void restore_order_of_unnamed(const Program& program, std::vector<int>& operations) {
   const auto is_unnamed = [&](int id) {
     return program.operations[static_cast<std::size_t>(id)].name.empty();

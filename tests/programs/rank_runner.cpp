@@ -19,7 +19,7 @@ std::uint64_t hash(std::uint64_t seed, const std::vector<std::byte>& bytes) {
   return seed;
 }
 
-/// FNV-1a's start; results that all ranks have alike are hashed from it.
+/// FNV-1a's initial value, for hashes of results that must be equal on all ranks.
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325u;
 
 bool is_same_everywhere(Collective collective) {
@@ -63,14 +63,14 @@ void RankRunner::run_round(std::size_t round, const RoundPlan& plan) {
   for (const int id : plan.waits) wait_for(id);
 }
 
-// --- submitting ---
+// --- submission ---
 
 void RankRunner::submit_all(const std::vector<Step>& steps) {
   for (const Step& step : steps) {
     const Operation& operation = program_.operations[static_cast<std::size_t>(step.operation)];
     if (operation.is_refused) continue;
     settle_conflicts(operation);
-    records_[step.operation];  // threads find their own and add none
+    records_[step.operation];  // inserted here: threads only look up their own
   }
   std::vector<std::thread> threads;
   for (const int thread : {1, 2}) {
@@ -81,7 +81,7 @@ void RankRunner::submit_all(const std::vector<Step>& steps) {
   }
   submit_those_of(steps, 0);
   for (std::thread& thread : threads) thread.join();
-  for (const Step& step : steps) {  // some because of what is in flight by now
+  for (const Step& step : steps) {  // some are rejected because of operations now in flight
     const Operation& operation = program_.operations[static_cast<std::size_t>(step.operation)];
     if (operation.is_refused) expect_refusal(operation);
   }
@@ -152,7 +152,7 @@ void RankRunner::settle(const std::function<bool(const Operation&)>& which) {
 
 void RankRunner::wait_for(int id) {
   const auto found = records_.find(id);
-  if (found == records_.end()) return;  // it has been settled since
+  if (found == records_.end()) return;  // it has completed since
   if (found->second.operation != nullptr) {
     note(Watch::Doing::Waiting, id);
     wait_for(found->second);

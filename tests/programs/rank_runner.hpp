@@ -19,11 +19,11 @@
 
 namespace kolo::programs {
 
-/// By operation: how many ranks have come to it; null where ranks share no memory.
+/// By operation: how many ranks have reached it; null if ranks share no memory.
 using Arrivals = std::vector<std::atomic<int>>;
 
-/// One rank of a program. What goes wrong is told to the watch, and the rank goes on, so that the
-/// others are not left waiting.
+/// Runs one rank of a program. Failures are reported to the watch, and the rank continues, so that
+/// the others do not wait forever.
 class RankRunner {
  public:
   RankRunner(const Program& program, Runtime& runtime, Watch& watch, Arrivals* arrivals);
@@ -33,13 +33,13 @@ class RankRunner {
 
   void run();
 
-  /// By operation: a hash of the bits that must be the same on all ranks; 0 for the rest.
+  /// By operation: a hash of the results that must be equal on all ranks; otherwise 0.
   const std::vector<std::uint64_t>& digests() const { return digests_; }
-  /// By joining: the rank that joined last; -1 where this rank took no part.
+  /// By joining: the rank that joined last; -1 if this rank did not take part.
   const std::vector<int>& last_joined() const { return last_joined_; }
 
  private:
-  /// A submitted operation that nobody has waited for yet.
+  /// A submitted operation that has not been waited for.
   struct Record {
     const Operation* operation = nullptr;
     Wait wait = Wait::Block;
@@ -74,7 +74,7 @@ class RankRunner {
   }
   void fail(const std::string& text) { watch_.fail(rank_, text); }
   void fail(const Operation& operation, const std::string& text);
-  /// What `action` throws must be of this kind, or nothing where there is none.
+  /// `action` must throw an error of this kind, or nothing if `error` is empty.
   bool expect_end(const std::string& what, const std::optional<ErrorKind>& error,
                   const std::function<void()>& action);
 
@@ -84,7 +84,7 @@ class RankRunner {
   Arrivals* arrivals_;
   const int rank_;
   std::atomic<int> round_{0};
-  std::vector<ProcessSet*> sets_;  // by number, those removed too
+  std::vector<ProcessSet*> sets_;  // by number, including removed ones
   std::map<int, Record> records_;
   std::map<int, SharedBuffer> buffers_;
   std::vector<std::uint64_t> digests_;

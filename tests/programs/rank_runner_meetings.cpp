@@ -1,4 +1,4 @@
-// What ranks of a program do together between rounds.
+// Collective calls of a program's ranks between rounds.
 #include <algorithm>
 
 #include "programs/rank_runner.hpp"
@@ -6,7 +6,7 @@
 namespace kolo::programs {
 namespace {
 
-/// Leftovers end when the set or the Runtime does.
+/// Leftovers end with the set or the Runtime.
 bool is_leftover(const Operation& operation) { return operation.error == ErrorKind::Shutdown; }
 
 }  // namespace
@@ -27,7 +27,7 @@ void RankRunner::meet(const Meeting& meeting) {
 
 void RankRunner::add_set(const Meeting& meeting) {
   std::vector<int> ranks = rank_ == meeting.deviant ? meeting.deviant_ranks : meeting.ranks;
-  if (rank_ % 2 == 1) std::reverse(ranks.begin(), ranks.end());  // any order will do
+  if (rank_ % 2 == 1) std::reverse(ranks.begin(), ranks.end());  // any order is valid
   expect_end("add_process_set", meeting.error, [&] {
     ProcessSet& set = runtime_.add_process_set(ranks);
     sets_.push_back(&set);

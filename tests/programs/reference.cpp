@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// World ranks whose inputs count, in the order of the set.
+/// The world ranks whose inputs count, in the order of the set.
 std::vector<int> contributors(const Program& program, const Operation& operation) {
   std::vector<int> ranks;
   for (const int rank : program.members(operation)) {
@@ -63,8 +63,8 @@ DType wire_of(DType dtype, const std::string& compression) {
   return compression == "fp16" ? DType::Float16 : DType::BFloat16;
 }
 
-/// How far each float may be off: a rounding for each rank, each scale, and the last, in the type
-/// that travels.
+/// Each float's tolerance: one rounding for each rank, each scale and the result, in the type that
+/// is sent.
 std::vector<double> tolerances(DType dtype, const Operation& operation,
                                const std::vector<Bytes>& inputs, const Reduction& reduction) {
   const DType wire = wire_of(dtype, operation.compression);
@@ -87,7 +87,7 @@ std::vector<double> tolerances(DType dtype, const Operation& operation,
   return tolerance;
 }
 
-/// Ranks that have joined keep their place in the order of pairs, with zeros.
+/// Joined ranks keep their place in the order of pairs, with zeros as input.
 Expected adasum(const Program& program, const Operation& operation, std::size_t tensor) {
   Expected expected;
   expected.dtype = operation.tensors[tensor].dtype;
@@ -145,7 +145,7 @@ Expected reduced(const Program& program, const Operation& operation, std::size_t
   return expected;
 }
 
-/// The rows of a reduction that one rank keeps.
+/// The rows of a reduction that one rank receives.
 Expected scattered(const Program& program, const Operation& operation, std::size_t tensor,
                    int rank) {
   Expected expected = reduced(program, operation, tensor);
@@ -177,7 +177,7 @@ void append(Expected& expected, const Bytes& input, std::size_t begin, std::size
   expected.rows.push_back(static_cast<std::int64_t>(rows));
 }
 
-/// One after another, what each member has for `rank`.
+/// Each member's rows for `rank`, concatenated.
 Expected gathered(const Program& program, const Operation& operation, std::size_t tensor,
                   int rank) {
   Expected expected;

@@ -20,7 +20,7 @@ void append(std::string& text, const std::vector<T>& values) {
   text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-/// The next `count` values of `text`, from `place` on.
+/// The next `count` values in `text`, starting at `place`.
 template <class T>
 std::vector<T> take(const std::string& text, std::size_t& place, std::size_t count) {
   std::vector<T> values(count);

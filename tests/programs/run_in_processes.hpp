@@ -8,8 +8,8 @@
 
 namespace kolo::programs {
 
-/// Runs this process's rank of `program`, which has as many ranks as the MPI job. Collective; all
-/// ranks get the same answer, that of run_in_threads. A hang ends the job.
+/// Runs this process's rank of `program`, whose size is that of the MPI job. Collective; all ranks
+/// return the same text, as run_in_threads does. A hang ends the job.
 std::string run_in_processes(const Program& program, test::MpiRanks& ranks,
                              const RunOptions& options);
 

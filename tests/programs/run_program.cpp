@@ -41,7 +41,7 @@ std::string run_in_threads(const Program& program, const RunOptions& options) {
       [&](test::FakeWorld& world) {
         const int rank = world.topology().rank;
         try {
-          // The world outlives the Runtime and is not owned by it.
+          // Not owned by the Runtime, which the world outlives.
           Runtime runtime(
               init_options(program, std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)));
           Runtime::set_thread_current(&runtime);

@@ -11,15 +11,15 @@
 namespace kolo::programs {
 
 struct RunOptions {
-  std::chrono::seconds limit{120};  ///< a program that takes longer hangs
+  std::chrono::seconds limit{120};  ///< a program that takes longer counts as hanging
   std::ostream* trace = nullptr;
-  std::string replay;  ///< the command that runs the same program again, for reports
+  std::string replay;  ///< the command that repeats the program, for reports
 };
 
 /// How every rank starts its Runtime.
 InitOptions init_options(const Program& program, std::shared_ptr<comm::World> world);
 
-/// Runs `program` with its ranks as threads. Empty where all went as it must; else what did not. A
+/// Runs `program` with its ranks as threads. Returns an error text, or an empty one on success. A
 /// hang ends the process, with a report.
 std::string run_in_threads(const Program& program, const RunOptions& options);
 

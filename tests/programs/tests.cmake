@@ -1,5 +1,5 @@
-# Random programs against a reference. Paths are those of tests/CMakeLists.txt, which includes this
-# file.
+# Random programs, compared with a reference. Included by tests/CMakeLists.txt, to which paths are
+# relative.
 
 add_library(kolo_programs STATIC
   programs/adasum_reference.cpp

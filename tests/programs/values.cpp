@@ -46,7 +46,7 @@ double input_value(const Operation& operation, std::size_t tensor, int rank, std
   const auto mixed = static_cast<double>(place % 97);
   if (dtype == DType::Bool) return place % 97 % 3 == 0 ? 1 : 0;
   if (!is_floating(dtype)) return dtype == DType::UInt8 ? mixed : mixed - 48;
-  // Products stay within the range of float16; sums get other bits in every other order.
+  // Products stay within the range of float16; sums have different bits in every order.
   if (operation.op == ReduceOp::Product) return (mixed < 48 ? -0.75 : 0.75) + mixed / 200;
   return (mixed - 48) / 7 * (place % 5 == 0 ? 100 : 1);
 }

@@ -8,11 +8,11 @@
 
 namespace kolo::programs {
 
-/// Element `index` of `rank`'s input, of a type that holds it: in closed form, other for every
-/// operation, tensor, rank and place.
+/// Element `index` of `rank`'s input, in closed form. It differs for every operation, tensor, rank
+/// and index, and is exact in the type.
 double input_value(const Operation& operation, std::size_t tensor, int rank, std::size_t index);
 
-/// How many elements the input of `rank` has.
+/// The number of elements in the input of `rank`.
 std::size_t input_count(const Program& program, const Operation& operation, std::size_t tensor,
                         int rank);
 
@@ -22,7 +22,7 @@ std::vector<std::byte> input_of(const Program& program, const Operation& operati
 
 /// The program's own reductions: "added" and "greatest".
 std::vector<CustomReduction> custom_reductions();
-/// What a Custom reduction does, as a built-in one.
+/// The built-in equivalent of a Custom reduction.
 ReduceOp as_built_in(const std::string& custom, DType dtype);
 
 }  // namespace kolo::programs

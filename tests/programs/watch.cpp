@@ -5,7 +5,7 @@
 namespace kolo::programs {
 namespace {
 
-constexpr int kMostFailures = 8;  // the rest follows from the first
+constexpr int kMostFailures = 8;  // further ones follow from the first
 
 }  // namespace
 

@@ -14,21 +14,21 @@
 
 namespace kolo::programs {
 
-/// What the ranks of one program are doing, and what went wrong. Any thread.
+/// The activities of a program's ranks, and their failures. Thread-safe.
 class Watch {
  public:
   enum class Doing { Starting, Submitting, Waiting, Meeting, Ended };
 
-  /// Where `trace` is not null, all that happens is written there too.
+  /// If `trace` is not null, every event is written to it.
   explicit Watch(const Program& program, std::ostream* trace = nullptr);
 
   void note(int rank, int round, Doing doing, int operation = -1);
   void fail(int rank, const std::string& text);
 
-  /// What each rank does now, a line each; or one.
+  /// The current activity of each rank, one per line; or of one rank.
   std::string state() const;
   std::string state(int rank) const;
-  /// "" where nothing went wrong.
+  /// Empty if nothing went wrong.
   std::string failures() const;
 
  private:
@@ -46,7 +46,7 @@ class Watch {
   int failure_count_ = 0;
 };
 
-/// Calls `report` if it lives for longer than `limit`: a hang leaves evidence.
+/// Calls `report` if this object lives longer than `limit`, so that a hang leaves evidence.
 class Alarm {
  public:
   Alarm(std::chrono::seconds limit, std::function<void()> report);

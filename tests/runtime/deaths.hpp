@@ -8,12 +8,12 @@
 
 namespace kolo::test {
 
-/// Runs ranks of which `victim` dies after all have finished `before`, which its death could fail
-/// otherwise, and after its own `last`. The others run `survive`.
+/// Runs ranks, one of which dies: `victim`, after its own `last`, and after all ranks have finished
+/// `before`, so that its death cannot make that fail. The others run `survive`.
 inline void run_with_death(
     Setting setting, int victim, const std::function<void(Runtime&)>& before,
     const std::function<void(FakeWorld&)>& survive, const std::function<void()>& last = [] {}) {
-  setting.config.lost_after = std::chrono::milliseconds(300);  // the victim hears nothing
+  setting.config.lost_after = std::chrono::milliseconds(300);  // the victim receives nothing
   std::latch all_are_ready(setting.size);
   std::latch survivors_know(setting.size - 1);
   run_ranks(
@@ -30,7 +30,7 @@ inline void run_with_death(
         }
         last();
         world.die();
-        survivors_know.wait();  // in shared memory it could still say goodbye
+        survivors_know.wait();  // in shared memory it could still send its final message
       },
       setting.network);
 }

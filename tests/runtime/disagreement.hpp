@@ -66,7 +66,7 @@ inline Call broadcast_from(int root) {
   };
 }
 
-/// Memory for rows that lives as long as the operation.
+/// Memory for rows, which lives as long as the operation.
 struct Place {
   std::shared_ptr<std::vector<std::byte>> memory = std::make_shared<std::vector<std::byte>>(65536);
   AllocateRows allocator() const {
@@ -113,7 +113,7 @@ inline void run_with_reductions(const Setting& setting, const std::function<void
       setting.network);
 }
 
-/// Worlds of 2, 3 and 4 ranks, in shared memory and by messages.
+/// Worlds of 2, 3 and 4 ranks, with shared memory and with messages.
 inline std::vector<Setting> some_worlds() {
   const auto world = [](int size, bool has_shared_memory) {
     Setting setting{.size = size, .network = {.has_shared_memory = has_shared_memory}};
@@ -123,7 +123,7 @@ inline std::vector<Setting> some_worlds() {
   return {world(2, true), world(3, false), world(4, true)};
 }
 
-/// What is in flight besides.
+/// Other operations in flight.
 class Traffic {
  public:
   explicit Traffic(Runtime& runtime) : runtime_(runtime) {
@@ -131,7 +131,7 @@ class Traffic {
       tensors_.emplace_back(static_cast<std::int64_t>(10 * t + 1));
     }
   }
-  /// Submits the tensors from `begin` to before `end`.
+  /// Submits tensors `begin` to `end` - 1.
   void submit(std::size_t begin, std::size_t end) {
     for (std::size_t t = begin; t < end; ++t) {
       tensors_[t].fill([&](std::size_t i) { return input_value(runtime_.rank(), i, t); });
@@ -157,8 +157,8 @@ class Traffic {
 
 using Expect = std::function<void(Runtime&, Handle&, int odd)>;
 
-/// All ranks but `odd` make the usual call; `expect` judges what each gets; the next operations
-/// work.
+/// All ranks but `odd` make the usual call; `expect` checks each rank's result; later operations
+/// succeed.
 inline void disagree(Runtime& runtime, const Call& usual, const Call& other, int odd,
                      bool has_traffic, const Expect& expect) {
   const Tensor tensor(64, DType::Float64);
@@ -171,7 +171,7 @@ inline void disagree(Runtime& runtime, const Call& usual, const Call& other, int
   expect_sum_works(runtime, "y");
 }
 
-/// Cold, in the steady state, and where both calls have become known; alone and with traffic.
+/// The first time, in the steady state, and when both calls are known; alone and with traffic.
 inline void disagree_in_every_way(const Call& usual, const Call& other, bool other_runs,
                                   const Expect& expect) {
   for (const Setting& setting : some_worlds()) {

@@ -13,13 +13,13 @@
 namespace kolo::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kSizes[] = {1, 3};  // ten times slower; what it looks for needs no more
+inline constexpr int kSizes[] = {1, 3};  // ten times slower, and small worlds suffice for races
 #else
 inline constexpr int kSizes[] = {1, 2, 3, 4, 7};
 #endif
 
-/// Worlds of all sizes, with and without shared memory, with messages that come late or wait for
-/// their receivers, and with pieces so small that everything runs in many.
+/// Worlds of all sizes, with and without shared memory, with late messages or rendezvous sends, and
+/// with pieces so small that everything needs many of them.
 inline std::vector<Setting> cpu_settings() {
   using namespace std::chrono_literals;
   std::vector<Setting> settings;
@@ -47,7 +47,7 @@ inline std::vector<Setting> cpu_settings() {
   return settings;
 }
 
-/// And with tensors on GPUs.
+/// Also with tensors on GPUs.
 inline std::vector<Setting> all_settings() {
   std::vector<Setting> settings = cpu_settings();
   for (const int size : kSizes) {
@@ -71,7 +71,7 @@ inline std::vector<Setting> all_settings() {
   return settings;
 }
 
-/// A test that runs in each of them.
+/// A test that runs in each of these worlds.
 class EveryWorldTest : public testing::TestWithParam<Setting> {
  protected:
   int size() const { return GetParam().size; }

@@ -25,10 +25,11 @@
 
 namespace kolo::test::joins {
 
-/// Returns once `who`, the ranks that do not call this, have joined: it cannot run before.
+/// Returns once the ranks in `who`, which do not call this, have joined: the barrier cannot run
+/// before.
 inline void wait_until_joined(const std::string& who) { barrier({.name = who + " joined"}); }
 
-/// Ranks of a set that still take part, and what comes of their inputs.
+/// The ranks of a set that have not joined, and results from their inputs.
 class Active {
  public:
   Active(ProcessSet& set, std::vector<int> ranks) : set_(set), ranks_(std::move(ranks)) {}
@@ -146,7 +147,8 @@ inline void expect_reductions(const Active& active) {
   }
 }
 
-/// Whoever has joined gives zeros: equal vectors of the others stay, orthogonal ones add up.
+/// Joined ranks contribute zeros: equal vectors of the others stay the same, orthogonal ones add
+/// up.
 inline void expect_adasum(const Active& active) {
   ProcessSet& set = active.set();
   const auto owner = [&](std::size_t i) {
@@ -167,7 +169,7 @@ inline void expect_adasum(const Active& active) {
       "Adasum of orthogonals");
 }
 
-/// `root` is active.
+/// `root` has not joined.
 inline void expect_moves(const Active& active, int root) {
   ProcessSet& set = active.set();
   const auto value = [](int rank, std::size_t i) {
@@ -198,7 +200,7 @@ inline void expect_moves(const Active& active, int root) {
   for (const std::int64_t split : splits) rows += split;
   Tensor outgoing(rows);
   outgoing.fill([&](std::size_t i) { return value(set.rank(), i); });
-  std::size_t before = 0;  // what every active rank sends to those before this one
+  std::size_t before = 0;  // the elements that every active rank sends to lower ranks
   for (int to = 0; to < set.rank(); ++to) {
     before += static_cast<std::size_t>(splits[static_cast<std::size_t>(to)]);
   }

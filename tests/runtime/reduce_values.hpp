@@ -1,6 +1,6 @@
 #pragma once
 
-// Inputs of reductions that differ by rank, element and type, and what becomes of them.
+// Inputs of reductions that differ by rank, element and type, and their results.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ inline bool is_tested(DType dtype, ReduceOp op) {
   return is_defined(dtype, op) && !(is_complex(dtype) && op == ReduceOp::Product);
 }
 
-/// Element `i` of `rank`'s input to a reduction of any type; the products of seven fit an int8.
+/// Element `i` of `rank`'s input to a reduction of any type; products of seven ranks fit an int8.
 inline double reduce_input(DType dtype, ReduceOp op, int rank, std::size_t i) {
   const auto mixed = i + static_cast<std::size_t>(rank);
   if (dtype == DType::Bool) return mixed % 3 == 0 ? 1 : 0;
@@ -58,8 +58,8 @@ inline double reduce_tolerance(DType dtype, ReduceOp op) {
   return dtype == DType::BFloat16 ? 0x1p-4 : dtype == DType::Float16 ? 0x1p-7 : 1e-6;
 }
 
-/// `result` is what `expected` says, up to the rounding that an average may do. Sums that cancel
-/// leave nothing to be relative to: the tolerance is that of the largest input.
+/// `result` must equal `expected`, up to the rounding of an average. A sum that cancels has no
+/// magnitude of its own, so the tolerance is relative to the largest input.
 template <class Formula>
 void expect_reduced(const Tensor& result, ReduceOp op, Formula expected, const std::string& what) {
   const double tolerance = 11 * reduce_tolerance(result.view().dtype, op);

@@ -17,8 +17,7 @@
 
 namespace kolo::test {
 
-/// The settings that tests start from: a hang becomes an error with a text before CTest ends it
-/// without.
+/// The tests' default settings: a hang becomes an error with a text before CTest's limit.
 inline Config test_config() {
   Config config;
   config.timeout = std::chrono::seconds(60);
@@ -26,7 +25,7 @@ inline Config test_config() {
   return config;
 }
 
-/// Ranks that are threads, each with a Runtime of its own.
+/// Ranks as threads, each with its own Runtime.
 struct Setting {
   std::string name = "Shared";
   int size = 2;
@@ -34,7 +33,7 @@ struct Setting {
   Config config = test_config();
 };
 
-/// Three ranks that share memory, and three on nodes of their own, with late messages.
+/// Three ranks that share memory, and three on separate nodes, with late messages.
 inline std::vector<Setting> three_ranks() {
   using namespace std::chrono_literals;
   return {{.name = "Shared", .size = 3},
@@ -48,12 +47,12 @@ inline void PrintTo(const Setting& setting, std::ostream* out) {
 }
 
 inline InitOptions options_in(comm::World& world, const Config& config) {
-  // The world outlives the Runtime and is not owned by it.
+  // Not owned by the Runtime, which the world outlives.
   return {.config = config, .world = std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)};
 }
 
-/// Runs `body` on every rank with its own, current Runtime; where it has GPUs, with its tensors
-/// there, and then nothing may have been hazardous.
+/// Runs `body` on every rank with its own, current Runtime. If the ranks have GPUs, tensors are on
+/// these, and no hazard may be reported.
 inline void run_runtimes(const Setting& setting, const std::function<void(Runtime&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;
   run_ranks(
@@ -79,7 +78,7 @@ inline void run_runtimes(int size, const std::function<void(Runtime&)>& body) {
   run_runtimes(Setting{.size = size}, body);
 }
 
-/// The text of the `Expected` that `call` throws; a failure, and no text, where it does not.
+/// The text of the `Expected` that `call` throws; if it does not, a test failure and an empty text.
 template <class Expected, class Call>
 std::string text_thrown_by(Call&& call) {
   try {

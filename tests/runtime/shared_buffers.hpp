@@ -10,7 +10,7 @@
 
 namespace kolo::test {
 
-/// Worlds that can share memory, in large or small pieces, and worlds that cannot.
+/// Worlds with shared memory, in large or small pieces, and worlds without.
 inline std::vector<Setting> shared_buffer_settings() {
   std::vector<Setting> settings;
   for (const int size : {1, 2, 3, 4}) {

@@ -18,7 +18,7 @@ namespace kolo::test::shared_collectives_test {
 inline constexpr std::size_t kBytes = 65536;
 inline constexpr std::size_t kOffset = 64;
 
-/// Elements of one type in a shared buffer. What lies beside them must stay as it is.
+/// Elements of one type in a shared buffer, with neighbours that must not change.
 class Elements {
  public:
   Elements(DType dtype, std::size_t count)

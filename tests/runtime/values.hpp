@@ -16,12 +16,12 @@
 
 namespace kolo::test {
 
-/// A tensor with memory of its own, where this thread's tensors lie.
+/// A tensor with its own memory, at the place of this thread's tensors.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<std::int64_t> shape)
       : view_{nullptr, dtype, std::move(shape), {}} {
-    memory_.resize(view_.size_bytes() + 1);  // an empty tensor has an address too
+    memory_.resize(view_.size_bytes() + 1);  // an empty tensor needs an address, too
     view_.data = memory_.data();
     view_.device = memory_.device();
   }
@@ -52,7 +52,7 @@ class Tensor {
   }
 
  private:
-  /// On GPUs averages are sums of scaled elements: those that cancel leave their rounding.
+  /// On GPUs an average is a sum of scaled elements; if they cancel, their rounding errors remain.
   double smallest_scale() const { return memory_.device() == Device{} ? 0.0 : 1.0; }
 
   PlacedMemory memory_;
@@ -70,7 +70,7 @@ inline double input_sum(int size, std::size_t i, std::size_t salt = 0) {
   return sum;
 }
 
-/// One all-reduce of `count` floats, checked: that a process set works.
+/// Checks an all-reduce of `count` floats, to show that a process set works.
 inline void expect_sum_works(ProcessSet& set, const std::string& name, std::int64_t count = 5) {
   Tensor tensor(count);
   tensor.fill([&](std::size_t i) { return input_value(set.rank(), i); });
@@ -82,7 +82,7 @@ inline void expect_sum_works(Runtime& runtime, const std::string& name, std::int
   expect_sum_works(runtime.world(), name, count);
 }
 
-/// Memory for rows that come from all ranks, with the counts that were seen.
+/// Memory for rows from all ranks, with the row counts that the callback received.
 struct Rows {
   DType dtype = DType::Float32;
   std::int64_t row_elements = 1;
@@ -92,7 +92,7 @@ struct Rows {
   AllocateRows allocator() {
     return [this](const std::vector<std::int64_t>& rows) -> void* {
       counts = rows;
-      memory.resize(element_count() * size_of(dtype) + 1);  // nothing has an address too
+      memory.resize(element_count() * size_of(dtype) + 1);  // an empty result needs an address, too
       return memory.data();
     };
   }

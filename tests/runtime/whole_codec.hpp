@@ -8,7 +8,7 @@
 
 namespace kolo::test {
 
-/// A codec of the program's: sends each element as a whole number of bytes.
+/// A codec defined by the program: sends each element as a whole number of bytes.
 class WholeCodec final : public Codec {
  public:
   std::string_view name() const override { return "whole"; }

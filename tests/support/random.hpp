@@ -7,7 +7,7 @@
 
 namespace kolo::simulator {
 
-/// Random numbers that are the same on every machine for one seed (SplitMix64).
+/// Random numbers that are the same on every machine for a given seed (SplitMix64).
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u) {}
@@ -26,7 +26,7 @@ class Random {
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
   }
-  /// True once in `count` times.
+  /// True with probability 1 / `count`.
   bool one_in(int count) { return next() % static_cast<std::uint64_t>(count) == 0; }
   template <class T>
   const T& pick(const std::vector<T>& values) {

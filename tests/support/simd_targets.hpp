@@ -7,8 +7,8 @@
 
 namespace kolo::test {
 
-/// The SIMD targets that kernels are compiled for and this machine can run, for tests that go
-/// through all of them.
+/// The SIMD targets for which kernels are compiled and which this machine can run, for tests that
+/// cover all of them.
 inline std::vector<std::int64_t> supported_simd_targets() {
   std::vector<std::int64_t> targets;
   for (std::int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
@@ -17,7 +17,7 @@ inline std::vector<std::int64_t> supported_simd_targets() {
   return targets;
 }
 
-/// Kernels run for `target` as long as this lives.
+/// Kernels run for `target` during the lifetime of this object.
 class SimdTargetGuard {
  public:
   explicit SimdTargetGuard(std::int64_t target) {

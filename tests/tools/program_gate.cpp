@@ -5,8 +5,8 @@
 //   program_gate --seed 17 --trace
 //   mpirun -np 3 program_gate --seeds 200
 //
-// A seed has 2, 3 or 4 ranks unless --ranks says how many. Exit code 0: every program went as it
-// must. Ends with the first one that does not, or keeps going; a hang ends it in any case.
+// A seed determines 2, 3 or 4 ranks unless --ranks is given. Exit code 0: all programs succeeded.
+// Stops at the first failure, or continues with --keep-going; a hang always ends it.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -29,7 +29,7 @@
 #include "programs/run_in_processes.hpp"
 #include "programs/run_program.hpp"
 
-/// Of the sanitizers, where the program is built with one.
+/// Defined by the sanitizers, if the program is built with one.
 extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*)());
 
 namespace {
@@ -73,7 +73,7 @@ void write_out(const char* text, std::size_t length) {
   [[maybe_unused]] const auto written = write(STDOUT_FILENO, text, length);
 }
 
-/// Calls nothing that a signal handler may not.
+/// Calls only functions that are safe in a signal handler.
 void report_running_seeds() {
   constexpr std::string_view kBegin = "CRASHED in one of the seeds";
   write_out(kBegin.data(), kBegin.size());
@@ -98,14 +98,14 @@ void report_crash(int signal) {
 }
 
 void watch_for_crashes() {
-  if (&__sanitizer_set_death_callback != nullptr) {  // which has more to say
+  if (&__sanitizer_set_death_callback != nullptr) {  // the sanitizer reports more
     __sanitizer_set_death_callback(report_running_seeds);
     return;
   }
   for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) std::signal(signal, report_crash);
 }
 
-/// What all programs have done so far.
+/// The totals of all programs so far.
 struct Total {
   std::mutex mutex;
   std::uint64_t programs = 0;
@@ -171,7 +171,7 @@ int run_with_threads(const Arguments& arguments, const std::string& tool, Clock:
   return total.failed == 0 ? 0 : 1;
 }
 
-/// Every rank of the MPI job does this, seed by seed.
+/// Runs on every rank of the MPI job, seed by seed.
 int run_with_processes(const Arguments& arguments, const std::string& tool,
                        Clock::time_point until) {
   kolo::test::MpiRanks ranks(std::chrono::seconds(arguments.limit_s));

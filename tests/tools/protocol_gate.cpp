@@ -57,7 +57,7 @@ void report_crash(int signal) {
   _exit(128 + signal);
 }
 
-/// What all seeds have done so far.
+/// The totals of all seeds so far.
 struct Total {
   std::mutex mutex;
   std::uint64_t seeds = 0;

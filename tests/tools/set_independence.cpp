@@ -1,10 +1,10 @@
-// How long all-reduces of one process set take while a rank sleeps for 2 s inside an operation of
-// another set of the same ranks:
+// Measures how long all-reduces of one process set take while a rank sleeps for 2 s inside an
+// operation of another set of the same ranks:
 //
 //   mpirun -np 2 set_independence
 //
-// Twice: the sleeping operation is driven by the background thread, and by a caller that waits for
-// it. Exit code 1 where an all-reduce takes 50 ms longer than the longest one without a sleeper.
+// Runs twice: the background thread drives the sleeping operation, or a caller that waits for it.
+// Exit code 1 if an all-reduce takes 50 ms longer than the longest one without a sleeping rank.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -33,7 +33,7 @@ Milliseconds time_of_allreduce() {
   return Clock::now() - start;
 }
 
-/// Whether anything is still the case on any rank: ranks go round their loops equally often.
+/// Whether the condition holds on any rank: all ranks must run the same number of iterations.
 bool is_so_on_any_rank(bool mine) {
   std::int32_t value = mine ? 1 : 0;
   const kolo::TensorView view{&value, kolo::DType::Int32, {1}, {}};

@@ -6,7 +6,7 @@
 
 namespace {
 
-/// As one cell of a table.
+/// Formats a table cell.
 std::string cell(const std::string& text) { return text.empty() ? "" : "`" + text + "`"; }
 
 }  // namespace

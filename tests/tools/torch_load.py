@@ -14,7 +14,7 @@ import struct
 import sys
 import zipfile
 
-# Of a dtype: torch's name of it, that of its storage, bytes of an element.
+# For each dtype: its name in torch, that of its storage, bytes per element.
 DTYPES = {"F64": ("float64", "DoubleStorage", 8), "F32": ("float32", "FloatStorage", 4),
           "F16": ("float16", "HalfStorage", 2), "BF16": ("bfloat16", "BFloat16Storage", 2),
           "I64": ("int64", "LongStorage", 8), "I32": ("int32", "IntStorage", 4),
@@ -30,7 +30,7 @@ def open_safetensors(path):
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
     metadata = header.pop("__metadata__", {})
-    for name in json.loads(metadata.get("kolo.complex128", "[]")):  # which the format has not
+    for name in json.loads(metadata.get("kolo.complex128", "[]")):  # not part of the format
         header[name]["dtype"] = "C128"
         header[name]["shape"].pop()
     return {name: (entry["dtype"], entry["shape"],
@@ -46,7 +46,7 @@ def text(value):
 def number(value):
     if value < 1 << 31:
         return b"J" + struct.pack("<i", value)
-    return b"\x8a\x08" + struct.pack("<q", value)  # LibTorch takes no other length
+    return b"\x8a\x08" + struct.pack("<q", value)  # the only length that LibTorch accepts
 
 
 def numbers(values):
@@ -58,8 +58,8 @@ def call(module, name, arguments):
 
 
 def pickle_of(tensors):
-    """A dictionary of tensors, in the words of pickle's protocol 2: torch keeps a tensor's elements
-    in a file of their own, named by its number."""
+    """A dictionary of tensors, in pickle's protocol 2: torch stores a tensor's elements in a
+    separate file, named by its number."""
     items = b""
     for i, (name, (dtype, shape, *_)) in enumerate(tensors.items()):
         count = math.prod(shape)

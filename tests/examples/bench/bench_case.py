@@ -1,5 +1,5 @@
-"""What the tests that run kolo-bench have in common; their arguments: <kolo-bench> <mpirun>...
-<flag for ranks>"""
+"""Base class of the tests that run kolo-bench; their arguments: <kolo-bench> <mpirun>... <flag for
+ranks>"""
 
 import glob
 import json
@@ -18,7 +18,7 @@ FIELDS = {"bytes", "count", "algorithm", "placement", "min_us", "median_us", "p9
 
 
 def bus_factor(collective, ranks):
-    """Bytes that pass each rank's link in the best case, of those that the tensor has."""
+    """The bytes that must pass each rank's link at least, per byte of the tensor."""
     if collective in ("allreduce", "gradients"):
         return 2 * (ranks - 1) / ranks
     return 1 if collective == "broadcast" else (ranks - 1) / ranks
@@ -37,7 +37,7 @@ class Bench(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def run_bench(self, *arguments, launch=(), **variables):
-        """Without a terminal, and with a closed standard input."""
+        """Runs it without a terminal, and with an empty standard input."""
         return subprocess.run([*launch, PROGRAM, *arguments], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               start_new_session=True, check=False,
@@ -65,8 +65,8 @@ class Bench(unittest.TestCase):
         return report
 
     def check_ratios(self, report):
-        """Each is the median of time / reference's time over the rounds. With the median and the
-        least of both times it is known to lie between two bounds."""
+        """Each ratio is the median over rounds of time / reference time. The medians and minima of
+        both times give two bounds for it."""
         for size in {row["bytes"] for row in report["rows"]}:
             rows = [row for row in report["rows"] if row["bytes"] == size]
             references = [row for row in rows if row["ratio"] == row["ratio_low"] == 1

@@ -1,4 +1,4 @@
-// What kolo-bench does with a GPU, on the fake GPU: everything but the calls of CUDA and NCCL.
+// kolo-bench with a GPU, on the fake GPU: everything but the calls of CUDA and NCCL.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -81,7 +81,7 @@ class FakeBenchGpu final : public bench::Gpu {
   Device device() const override { return {DeviceKind::Cuda, gpu_->index()}; }
   void* stream() const override { return stream_.get(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
-    // Given up as by cudaFree, which waits for the GPU.
+    // Freed as by cudaFree, which waits for the GPU.
     const std::shared_ptr<std::byte> memory = gpu_->allocate(bytes);
     return {memory.get(), [this, memory](std::byte*) { hub_.synchronize(rank_, stream_.get()); }};
   }
@@ -128,7 +128,7 @@ class FakeBenchGpu final : public bench::Gpu {
   std::shared_ptr<CUstream_st> stream_;
 };
 
-/// What a rank measures with.
+/// The objects with which one rank measures.
 struct Rank {
   Rank(const bench::Options& wanted, Runtime& runtime, FakeWorld& world,
        bench::DeviceRole role = {true, bench::kNcclBesideKolo})
@@ -150,7 +150,7 @@ bench::Options gpu_options() {
   return options;
 }
 
-/// Runs `body` on every rank, without a hazard.
+/// Runs `body` on every rank, and expects no hazard.
 void run_on(int size, const std::function<void(Runtime&, FakeWorld&)>& body,
             FakeOptions network = {.gpus_per_rank = 1, .late_launches = true}) {
   std::shared_ptr<FakeGpuHub> hub;
@@ -172,7 +172,7 @@ std::string describe(const bench::Label& label) {
   return label.reference.empty() ? text : text + " = " + label.reference;
 }
 
-/// Measures and checks all cases; returns who they are.
+/// Measures and checks all cases; returns their names.
 std::multiset<std::string> try_all(Rank& rank, const Workload& workload) {
   std::multiset<std::string> names;
   for (const Case& bench_case : rank.cases.make(workload)) {
@@ -234,7 +234,7 @@ TEST_P(BenchOnGpu, WithoutBaselineThereIsKoloAlone) {
   });
 }
 
-/// As in processes of its own, which must not connect Kolo's GPUs.
+/// As in separate processes, which must not connect Kolo's GPUs.
 TEST_P(BenchOnGpu, NcclAloneSaysWhichAlgorithmsItMayTake) {
   for (const char* const nccl : {bench::kNcclRing, bench::kNcclAuto}) {
     const std::string name = nccl;

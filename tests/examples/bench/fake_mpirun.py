@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Stands in for an mpirun whose ranks measure on GPUs, for kolo-bench: `mpirun -n 2 ... [env ...]
-kolo-bench ...`. All ranks are this process, which says what a controller wants to hear and writes
-what NCCL would have found in the environment to $FAKE_MPIRUN_LOG. Calls take 3 us by Kolo, and 2 or
-1.5 us by NCCL's ring and its own choice.
+kolo-bench ...`. This process plays all ranks: it gives the answers that a controller expects, and
+writes the environment that NCCL would see to $FAKE_MPIRUN_LOG. Calls take 3 us with Kolo, 2 us with
+NCCL's ring, and 1.5 us with NCCL's own choice.
 """
 
 import json
@@ -14,7 +14,7 @@ TIMES_US = {None: 3.0, "ring": 2.0, "auto": 1.5}
 
 
 def environment(words):
-    """What `env` would make of this process's."""
+    """This process's environment as changed by `env`."""
     variables = dict(os.environ)
     if "env" not in words:
         return variables

@@ -1,4 +1,4 @@
-"""Ends kolo-bench, or one of the ranks that it has started, and starts it where it cannot run:
+"""Ends kolo-bench or one of its ranks early, and starts it where it cannot run:
 
     kolo_bench_ends_test.py <kolo-bench> <mpirun>... <flag for ranks>
 """
@@ -17,7 +17,7 @@ from bench_case import Bench, LONG, PROGRAM, TINY  # noqa: E402
 
 
 def ranks_of(driver):
-    """The processes that mpirun has started for a kolo-bench that controls them."""
+    """The ranks that mpirun has started for a controlling kolo-bench."""
     parents = {}
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
@@ -42,7 +42,7 @@ def is_alive(pid):
 
 class Ending(Bench):
     def start(self, *arguments):
-        """A measurement that takes minutes, once all of its ranks work; its driver and ranks."""
+        """Starts a long measurement; returns its driver and ranks once all ranks work."""
         driver = subprocess.Popen([PROGRAM, "--np", "2", "--baseline", "mpi", *LONG, *arguments],
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=subprocess.PIPE, text=True, start_new_session=True,

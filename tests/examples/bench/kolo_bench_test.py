@@ -107,7 +107,7 @@ class Controlling(Bench):
                          [row["algorithm"] for row in rows])
         self.assertEqual([float(line["median_us"]) for line in lines],
                          [row["median_us"] for row in rows])
-        # With a baseline of MPI's, the head has a line on MPI.
+        # With a baseline of MPI, the header has a line about MPI.
         head = 3 if report["mpi"] else 2
         self.assertEqual(len(result.stdout.splitlines()), len(rows) + head, result.stdout)
         svg = xml.etree.ElementTree.parse(self.path("svg")).getroot()
@@ -162,7 +162,7 @@ class Controlling(Bench):
                     self.assertTrue(report["gpu"][field], field)
                 for row in report["rows"]:
                     self.assertEqual(row["placement"], "device")
-                for choice in ("ring", "auto"):  # in processes of its own each
+                for choice in ("ring", "auto"):  # each in separate processes
                     self.assertTrue(any(row["is_baseline"] and choice in row["algorithm"].split()
                                         for row in report["rows"]), choice)
 

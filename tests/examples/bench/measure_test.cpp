@@ -20,12 +20,12 @@ namespace measure_test {
 using bench::Block;
 using bench::Label;
 
-/// Ranks whose blocks take what was written down, and a log of what they were asked.
+/// Ranks whose blocks take prescribed times, with a log of the requests they receive.
 class FakeJob : public bench::Job {
  public:
   struct Member {
     Label label;
-    std::vector<double> means_us;  ///< one a round, from the first on
+    std::vector<double> means_us;  ///< one per round, starting with the first
     std::uint64_t wrong = 0;
   };
 
@@ -185,7 +185,7 @@ TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
   EXPECT_EQ(json["rows"][0]["ratio"], 1.5);
   EXPECT_EQ(json["rows"][0]["ratio_to_auto"], 2);
   EXPECT_EQ(json["rows"][0]["ratio_to_flat"], 0.75);
-  std::vector<std::string> order;  // that of the columns
+  std::vector<std::string> order;  // the order of columns
   for (const auto& [reference, ratio] : rows[0].ratios) order.push_back(reference);
   EXPECT_EQ(order, (std::vector<std::string>{"ring", "auto", "flat"}));
   const bench::Report beside{options, 2, "nccl in the same processes", {}, rows};

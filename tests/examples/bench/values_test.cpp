@@ -17,7 +17,7 @@ constexpr int kRanks = 3;
 constexpr Operation kOperations[]{Operation::AllReduce, Operation::ReduceScatter,
                                   Operation::AllGather, Operation::Broadcast, Operation::AllToAll};
 
-/// All ranks' tensors of one workload, in one process, and what a plain loop makes of them.
+/// The tensors of all ranks for one workload, in one process, and the results of a plain loop.
 template <class T>
 class Ranks {
  public:
@@ -123,7 +123,7 @@ TEST(BenchValues, OneWrongElementCounts) {
   }
 }
 
-// What a mixed-up rank, part or chunk would look like.
+// As if ranks, parts or chunks were mixed up.
 TEST(BenchValues, ResultsInAnotherOrderAreWrong) {
   for (const Operation operation : kOperations) {
     for (const int shift : {1, 4, 16, 64}) {

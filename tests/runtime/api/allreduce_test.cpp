@@ -54,7 +54,7 @@ TEST_P(AllReduceTest, ScalesBeforeAndAfter) {
               {.op = ReduceOp::Sum, .prescale = 0.5, .postscale = 8.0});
     tensor.expect([&](std::size_t i) { return 4 * input_sum(size(), i); }, "scaled sum");
 
-    // Integers: each input is truncated toward zero after its scale, the result again.
+    // Integers: each input is truncated toward zero after scaling, and so is the result.
     Tensor integers(20, DType::Int32);
     integers.fill([&](std::size_t i) { return -3.0 - static_cast<double>(i) - runtime.rank(); });
     allreduce(integers.view(), integers.view(),
@@ -102,7 +102,7 @@ TEST_P(AllReduceTest, LargeOnesRunInManyPieces) {
 TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
   run([&](Runtime& runtime) {
     for (const Compression& compression : {Compression::fp16(), Compression::bf16()}) {
-      Tensor plain(21504);  // a whole number of cache lines for every rank, compressed too
+      Tensor plain(21504);  // a whole number of cache lines per rank, even when compressed
       Tensor packed(21504);
       const auto formula = [&](std::size_t i) { return input_value(runtime.rank(), i); };
       const auto expected = [&](std::size_t i) { return input_sum(size(), i); };
@@ -118,7 +118,7 @@ TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
       EXPECT_EQ(middle - start, 2 * (end - middle)) << compression.name();
       EXPECT_EQ(end > middle, size() > 1);
     }
-    Tensor integers(8, DType::Int32);  // nothing to be gained: travels as it is
+    Tensor integers(8, DType::Int32);  // no gain from compression: sent uncompressed
     integers.fill([&](std::size_t i) { return 100000.0 + input_value(runtime.rank(), i); });
     allreduce(integers.view(), integers.view(),
               {.op = ReduceOp::Sum, .compression = Compression::fp16()});
@@ -127,7 +127,7 @@ TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
   });
 }
 
-/// 49 × (1/49) is less than 1, and 98 × (1/98) is, in double.
+/// In double, 49 × (1/49) and 98 × (1/98) are less than 1.
 TEST(AllReduceExactTest, AverageOfEqualIntegersIsThatInteger) {
   for (const int size : {49, 98}) {
     run_runtimes(size, [&](Runtime&) {

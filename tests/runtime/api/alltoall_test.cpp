@@ -31,7 +31,7 @@ double sent_value(int from, int to, std::size_t i) {
   return static_cast<double>((static_cast<std::size_t>(from * 31 + to * 7) + i) % 101);
 }
 
-/// One checked all-to-all over `set`, of rows of `row_elements`.
+/// Runs and checks an all-to-all over `set`, with rows of `row_elements`.
 void expect_exchanged(ProcessSet& set, const Splits& splits, DType dtype, std::int64_t row_elements,
                       const std::string& name, bool gives_splits = true) {
   std::vector<std::int64_t> own;
@@ -98,7 +98,7 @@ TEST_P(AllToAllTest, OfEveryType) {
 
 TEST_P(AllToAllTest, WithoutSplitsSharesAreEqual) {
   run([&](Runtime& runtime) {
-    // Equal on each rank, but each may have another number.
+    // Equal for all receivers, but different for each sender.
     const Splits splits = [](int from, int) { return from % 3; };
     expect_exchanged(runtime.world(), splits, DType::Float64, 2, "x", false);
     expect_exchanged(runtime.world(), [](int, int) { return 2; }, DType::Float64, 0, "no columns");

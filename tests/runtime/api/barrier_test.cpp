@@ -1,4 +1,4 @@
-// Barriers: nobody passes before all have come.
+// Barriers: no rank leaves before all have entered.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -34,7 +34,7 @@ TEST_P(BarrierTest, NobodyPassesBeforeAllHaveCome) {
         barrier();
       }
       EXPECT_GE(came, round * size()) << "round " << round;
-      barrier();  // nobody comes again before all have looked
+      barrier();  // no rank starts the next round before all have checked
     }
   });
 }

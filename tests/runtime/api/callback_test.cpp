@@ -1,4 +1,4 @@
-// Functions of the program that run inside operations, and what they may throw.
+// Functions of the program that run inside operations, and exceptions from them.
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +16,7 @@ namespace kolo::test::callback_test {
 constexpr int kThrower = 1;
 constexpr const char* kText = "rank 1 failed: an exception that is no std::exception";
 
-/// No caller waits: the progress thread must still make progress.
+/// No caller waits, so the background thread must make progress.
 void expect_fails_unattended(const std::string& name) {
   Tensor tensor(3);
   Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = name});

@@ -22,7 +22,8 @@ namespace kolo::test::codec_test {
 const std::array kCodecs{Compression::int8(), Compression::one_bit(), Compression::top_k(0.01),
                          Compression::random_k(0.02)};
 
-/// Codecs send messages wherever ranks are: late ones, and pieces of a block each.
+/// Codecs send messages in every world; settings include late messages, and pieces of one block
+/// each.
 std::vector<Setting> settings() {
   std::vector<Setting> settings = cpu_settings();
   std::erase_if(settings, [](const Setting& setting) {
@@ -37,8 +38,8 @@ INSTANTIATE_TEST_SUITE_P(, CodecTest, testing::ValuesIn(settings()), [](const au
 });
 
 TEST_P(CodecTest, WholeUnitsAreSummedExactly) {
-  // Inputs of 0 to 10 and one of 127 in each block of 256 have 1 as the unit of int8; the sums have
-  // one of `size`, so they are off by half of that at most.
+  // With inputs of 0 to 10 and one 127 per block of 256, int8's unit is 1 for the inputs and `size`
+  // for the sums, whose error is therefore at most half of `size`.
   run([&](Runtime& runtime) {
     for (const DType dtype : {DType::Float32, DType::Float64, DType::BFloat16}) {
       Tensor tensor(3001, dtype);
@@ -113,14 +114,14 @@ TEST_P(CodecTest, WhatIsNotFloating_TravelsAsItIs) {
   });
 }
 
-/// Bytes that a rank sends to reduce 4 blocks of 16384 elements on each rank.
+/// The bytes that a rank sends to reduce 4 blocks of 16384 elements per rank.
 TEST_P(CodecTest, BytesEqualTheFormula) {
   run([&](Runtime& runtime) {
     const auto others = static_cast<std::uint64_t>(size() - 1);
     const std::uint64_t elements = 4 * 16384;
     const std::uint64_t blocks = 4;
     const auto ranks = static_cast<std::uint64_t>(size());
-    const std::uint64_t kept = 164;  // a hundredth, rounded up
+    const std::uint64_t kept = 164;  // 1 % of a block, rounded up
     const std::uint64_t drawn = 328;
     const std::uint64_t sum_of_drawn = std::min(6 * drawn * ranks, std::uint64_t{65536});
     const std::array<std::uint64_t, 4> own{elements / 256 * 260, elements / 256 * 40,
@@ -168,7 +169,7 @@ TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
           }
           for (std::size_t i = 0; i < result.count(); ++i) applied[i] += result.at(i);
         }
-        Tensor balance(kCount, DType::Float64);  // all inputs minus the residuals
+        Tensor balance(kCount, DType::Float64);  // sum of inputs minus residuals
         balance.fill([&](std::size_t i) { return given[i] - residual[i]; });
         allreduce(balance.view(), balance.view(), {.op = ReduceOp::Sum});
         std::int64_t first = 0;

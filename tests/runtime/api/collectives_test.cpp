@@ -1,5 +1,5 @@
-// Broadcasts, all-gathers and mixtures on plain memory, in every kind of world, against closed
-// forms.
+// Broadcasts, all-gathers and mixtures of them on plain memory, in every kind of world, against
+// closed forms.
 #include "kolo/collectives.hpp"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST_P(CollectivesTest, Broadcast_WorksFromEveryRoot) {
   });
 }
 
-/// An all-gather where rank r gives `rows_of(r)` rows of three elements.
+/// An all-gather with `rows_of(r)` rows of three elements from rank r.
 template <class RowsOf>
 void expect_gathered(const Runtime& runtime, RowsOf rows_of, DType dtype, const std::string& name) {
   const auto value = [](int rank, std::size_t i) {
@@ -107,7 +107,7 @@ TEST_P(CollectivesTest, ManyInDifferentOrders_AllComplete) {
     }
     std::vector<std::size_t> order(kTensors);
     for (std::size_t step = 0; step < 5; ++step) {
-      // 7 and 40 have no common divisor, so this is a permutation; another one on every rank.
+      // 7 and 40 are coprime, so this is a permutation, a different one on every rank.
       const auto shift = static_cast<std::size_t>(runtime.rank()) * 13 + step;
       for (std::size_t i = 0; i < kTensors; ++i) order[i] = (i * 7 + shift) % kTensors;
       std::vector<Handle> handles(kTensors);

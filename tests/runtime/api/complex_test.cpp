@@ -1,5 +1,5 @@
-// Products of complex numbers, in every kind of world: what sums, whose parts do not mix, do not
-// show.
+// Products of complex numbers, in every kind of world: they catch errors that sums cannot, as sums
+// do not mix real and imaginary parts.
 #include <complex>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// All-reduces with CompressionScope::BetweenNodes, as programs call them.
+// All-reduces with CompressionScope::BetweenNodes, through the public API.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -27,7 +27,7 @@ Setting on_nodes(std::string name, int size, int nodes) {
                       .rendezvous = true}};
 }
 
-/// Worlds as nodes × ranks, and one whose nodes have two ranks and one.
+/// Worlds of nodes × ranks, and one with nodes of two ranks and one rank.
 std::vector<Setting> settings() {
   std::vector<Setting> settings{on_nodes("One", 1, 1),    on_nodes("OneOf", 3, 1),
                                 on_nodes("Single", 2, 2), on_nodes("Uneven", 3, 2),
@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(, CompressionScopeTest, testing::ValuesIn(settings()),
                            return tested.param.name + std::to_string(tested.param.size);
                          });
 
-/// By payloads that lose nothing.
+/// With lossless payloads.
 TEST_P(CompressionScopeTest, EveryTypeAndScale_IsReduced) {
   run([&](Runtime& runtime) {
     for (const DType dtype :
@@ -76,13 +76,14 @@ TEST_P(CompressionScopeTest, EveryTypeAndScale_IsReduced) {
   });
 }
 
-/// The node of the first two ranks adds 256 and 1 in float32, which bfloat16 cannot hold.
+/// The first two ranks' node adds 256 and 1 in float32, a sum that bfloat16 cannot hold.
 TEST(CompressionScopePrecisionTest, InsideANode_SumsAreFloat32) {
   run_runtimes(on_nodes("Even", 4, 2), [](Runtime& runtime) {
     for (const Compression& compression : {Compression::top_k(1.0), Compression::bf16()}) {
       const bool is_cast = compression == Compression::bf16();
       Tensor tensor(500, is_cast ? DType::Float32 : DType::BFloat16);
-      // With a cast the sum of each node is exact in bfloat16, that of no rank of the first is.
+      // With a cast, the sum of each node is exact in bfloat16, but the inputs of the first node
+      // are not.
       tensor.fill([&](std::size_t) {
         if (runtime.rank() == 0) return is_cast ? 257.0 : 256.0;
         if (runtime.rank() == 1) return is_cast ? -255.5 : 1.0;
@@ -97,7 +98,7 @@ TEST(CompressionScopePrecisionTest, InsideANode_SumsAreFloat32) {
   });
 }
 
-/// Operations that wait at the same time run in one batch only if they compress alike.
+/// Operations that wait simultaneously run in one batch only if their compression is the same.
 TEST(CompressionScopePrecisionTest, OperationsOfBothScopes_AreNotFused) {
   run_runtimes(on_nodes("Even", 4, 2), [](Runtime& runtime) {
     const double own =
@@ -123,7 +124,7 @@ TEST(CompressionScopePrecisionTest, OperationsOfBothScopes_AreNotFused) {
   });
 }
 
-/// On one node results, bytes and residuals are those without compression.
+/// On one node, results, bytes and residuals are the same as without compression.
 TEST(CompressionScopeNodeTest, OnOneNode_NothingIsCompressed) {
   run_runtimes(on_nodes("One", 3, 1), [](Runtime& runtime) {
     const auto reduce = [&](const AllreduceOptions& options) {
@@ -157,7 +158,7 @@ TEST_P(CompressionScopeTest, ResidualsOfPieces_LoseNothing) {
     for (const Compression& compression : {Compression::int8(), Compression::top_k(0.05)}) {
       const auto [begin, count] = encoded_between_nodes(kCount);
       std::vector<float> residual(static_cast<std::size_t>(count) + 1);
-      residual.back() = 77.0f;  // nothing is written behind the piece
+      residual.back() = 77.0f;  // nothing is written past the piece
       Tensor balance(kCount, DType::Float64);
       std::vector<double> given(static_cast<std::size_t>(kCount));
       std::vector<double> applied(static_cast<std::size_t>(kCount));
@@ -190,7 +191,7 @@ TEST_P(CompressionScopeTest, ResidualsOfPieces_LoseNothing) {
   });
 }
 
-/// Two ranks on a node each, which send half a tensor twice.
+/// Two nodes of one rank each, which send half a tensor twice.
 TEST(CompressionScopeBytesTest, CastsHalveWhatNodesSend) {
   run_runtimes(on_nodes("Single", 2, 2), [](Runtime& runtime) {
     Tensor tensor(4096);
@@ -207,7 +208,7 @@ TEST(CompressionScopeBytesTest, CastsHalveWhatNodesSend) {
   });
 }
 
-/// A process set whose ranks lie on one node, in a world of two.
+/// A process set whose ranks lie on one node, in a world of two nodes.
 TEST(CompressionScopeSetTest, NodesAreThoseOfTheSet) {
   run_runtimes(on_nodes("Even", 4, 2), [](Runtime& runtime) {
     ProcessSet& first = runtime.add_process_set({0, 1});

@@ -1,4 +1,4 @@
-// What the protocol costs a program that does the same again and again.
+// The protocol's cost for a program that repeats the same operations.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace kolo::test::cost_test {
 
 using namespace std::chrono_literals;
 
-/// What a program's steps cost once they cost what they always will.
+/// The cost of a program's steps in the steady state.
 struct Cost {
   std::uint64_t exchanges;
   std::uint64_t fruitless;
@@ -32,7 +32,7 @@ Cost cost_of(Runtime& runtime, std::size_t warm_up, std::size_t counted, Step st
   const ProcessSet::Metrics a = runtime.world().metrics();
   while (next < warm_up + counted) step(next++);
   const ProcessSet::Metrics b = runtime.world().metrics();
-  for (int i = 0; i < 3; ++i) step(next++);  // another rank's shutdown is not to be counted
+  for (int i = 0; i < 3; ++i) step(next++);  // so that another rank's shutdown is not counted
   return {b.exchanges - a.exchanges,
           b.fruitless_exchanges - a.fruitless_exchanges,
           b.wake_up_requests - a.wake_up_requests,
@@ -41,7 +41,7 @@ Cost cost_of(Runtime& runtime, std::size_t warm_up, std::size_t counted, Step st
           b.bytes_packed - a.bytes_packed};
 }
 
-/// Ten tensors, started in the order or against it, then waited for.
+/// Submits ten tensors, in order or in reverse, then waits for them.
 void run_step(const Runtime& runtime, std::vector<Tensor>& tensors, bool forward) {
   std::vector<Handle> handles;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -62,7 +62,7 @@ class CostTest : public testing::TestWithParam<Setting> {
   Setting patient() const {
     Setting setting = GetParam();
     setting.config.patience = 10s;
-    setting.config.fusion = false;  // nothing is packed then
+    setting.config.fusion = false;  // nothing is packed without fusion
     return setting;
   }
 };
@@ -88,7 +88,7 @@ TEST_P(CostTest, SteadyProgram_NeedsHeadersOnly) {
     expect_no_talk(cost);
     EXPECT_EQ(cost.bytes_packed, 0u);
     EXPECT_GE(cost.exchanges, 200u);   // all tensors of a step in one exchange
-    EXPECT_LE(cost.exchanges, 2000u);  // one in each
+    EXPECT_LE(cost.exchanges, 2000u);  // one exchange per tensor
   });
 }
 
@@ -151,7 +151,7 @@ TEST(FusionTest, TensorsReadyTogether_RunAsOneBatch) {
     setting.config.fusion_bytes = item.fusion_bytes;
     setting.config.patience = 10s;
     run_runtimes(setting, [&](Runtime& runtime) {
-      std::vector<Tensor> tensors;  // no two of them have less than 800 bytes
+      std::vector<Tensor> tensors;  // any two have more than 800 bytes
       for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
       for (int step = 0; step < 20; ++step) run_step(runtime, tensors, true);
       EXPECT_EQ(runtime.world().metrics().bytes_packed > 0, item.is_packed) << item.fusion_bytes;

@@ -1,4 +1,4 @@
-// Reductions that a program brings along.
+// Custom reductions.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace kolo::test::custom_reduction_test {
 
-/// Keeps the element of the highest rank that is not 0: associative, but not commutative.
+/// Keeps the highest rank's nonzero element: associative, but not commutative.
 void combine_last(DType dtype, const void* next, void* accumulator, std::size_t count) {
   const auto* from = static_cast<const std::byte*>(next);
   auto* to = static_cast<std::byte*>(accumulator);
@@ -30,7 +30,7 @@ void fill_zero(DType dtype, void* values, std::size_t count) {
   std::fill_n(static_cast<std::byte*>(values), count * size_of(dtype), std::byte{0});
 }
 
-/// The bits that exactly one more has: exclusive or of integers.
+/// Exclusive or, on the bits of the elements.
 void combine_xor(DType dtype, const void* next, void* accumulator, std::size_t count) {
   const auto* from = static_cast<const std::byte*>(next);
   auto* to = static_cast<std::byte*>(accumulator);
@@ -92,7 +92,7 @@ TEST_P(CustomReductionTest, ReducesAndScatters) {
 TEST_P(CustomReductionTest, IsAppliedInTheOrderOfRanks) {
   run_with_reductions(GetParam(), [&](Runtime& runtime) {
     Tensor tensor(1500);
-    // Element i is 0 but on the ranks up to i % size.
+    // Element i is nonzero only on ranks up to i % size.
     tensor.fill([&](std::size_t i) {
       const bool has_some = runtime.rank() <= static_cast<int>(i % 5);
       return has_some ? 10.0 * (runtime.rank() + 1) : 0.0;

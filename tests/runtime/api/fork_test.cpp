@@ -1,4 +1,4 @@
-// What a forked child may do with the copies it has of its parent's objects.
+// How a forked child may use its copies of the parent's objects.
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,11 +15,11 @@
 
 namespace kolo::test::fork_test {
 
-/// Whether `holds` in a forked child, which has a while to find out.
+/// Whether `holds` is true in a forked child, with a time limit.
 bool holds_in_child(const std::function<bool()>& holds) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(30);  // ends a child that waits for a thread which is not there
+    ::alarm(30);  // ends a child that waits for a thread it does not have
     ::_exit(holds() ? 1 : 0);
   }
   int status = 0;

@@ -1,4 +1,4 @@
-// Groups: several tensors under one name, which run, end and fail as one.
+// Groups: several tensors under one name, which run, complete and fail as one.
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -142,7 +142,7 @@ TEST_P(GroupTest, AnEmptyGroupEndsOnceAllHaveSubmittedIt) {
   });
 }
 
-/// Values of which every order of summation gives other bits.
+/// Values whose sum has different bits in every order.
 double rough_value(int rank, std::size_t i) {
   return std::sin(static_cast<double>(i * 7 + 1) * (rank + 1)) * std::pow(10.0, rank * 3 % 7 - 3);
 }
@@ -165,7 +165,7 @@ TEST(GroupBitsTest, AreTheSameWhateverTheTiming) {
           member.fill(
               [&](std::size_t i) { return rough_value(runtime.rank(), i + member.count()); });
         }
-        // What else is in flight must not be fused with it: now it is, now it is not.
+        // The group must not be fused with other operations in flight, which vary here.
         Handle other;
         const bool is_first = (seed + static_cast<std::uint64_t>(runtime.rank())) % 2 == 0;
         if (is_first) other = allreduce_async(loose.view(), loose.view(), {.name = "loose"});
@@ -230,7 +230,7 @@ TEST(GroupFailureTest, ANameInFlightIsRefusedForAllMembers) {
     for (const Tensor& member : members) {
       member.expect([](std::size_t i) { return input_sum(2, i); }, "the first group");
     }
-    // Nothing of the second one was submitted.
+    // No part of the second group was submitted.
     for (const Tensor& other : others) other.expect([](std::size_t) { return 1; }, "untouched");
     grouped_allreduce(in_place(others), options);
     for (const Tensor& other : others) other.expect([](std::size_t) { return 2; }, "free again");

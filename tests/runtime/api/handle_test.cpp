@@ -1,4 +1,4 @@
-// What a caller may do with the handle of an operation under way.
+// Handles of operations in flight: waiting, dropping, moving, errors.
 #include <chrono>
 #include <cstddef>
 #include <latch>

@@ -1,4 +1,4 @@
-// What users see when one rank makes a call that is invalid on that rank.
+// Errors on all ranks when one rank makes an invalid call.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@ namespace kolo::test::invalid_request_test {
 
 using namespace disagreement;
 
-/// A call that cannot be right, whatever the other ranks do.
+/// A call that is invalid whatever the other ranks do.
 struct Defect {
   std::string what;
   std::string text;

@@ -1,4 +1,4 @@
-// What ends a join, and what fails while some ranks have joined.
+// Failures of a join, and of operations while some ranks have joined.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

@@ -1,4 +1,4 @@
-// Ranks that run out of work while others go on.
+// Ranks that run out of work while others continue.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -34,8 +34,8 @@ INSTANTIATE_TEST_SUITE_P(, JoinTest, testing::ValuesIn(all_settings()), [](const
   return setting.param.name + "Np" + std::to_string(setting.param.size);
 });
 
-/// Rank r of the set works for `steps(r)` rounds, then joins; `steps` differ, and the rank with the
-/// most is the last to join.
+/// Rank r of the set runs `steps(r)` rounds, then joins. The values of `steps` differ, and the rank
+/// with the most rounds joins last.
 void run_uneven(ProcessSet& set, const std::function<int(int)>& steps) {
   int last = 0;
   for (int rank = 0; rank < set.size(); ++rank) {
@@ -157,11 +157,11 @@ TEST_P(JoinTest, SharedBuffers_AreReducedWithoutJoinedRanks) {
       for (std::size_t i = 0; i < kCount; ++i) {
         ASSERT_EQ(values[i], active.sum(i)) << "element " << i << " in step " << step;
       }
-      // Made while some have joined.
+      // Created while some ranks have joined.
       const SharedBuffer another(64, {.name = "another"});
       EXPECT_EQ(another.data()[63], std::byte{0});
     }
-    // What a joined rank has there is its own.
+    // A rank's part of the buffer is not written after it has joined.
     join();
     for (std::size_t i = 0; i < kCount; ++i) {
       std::vector<int> ranks;
@@ -217,7 +217,7 @@ TEST_P(JoinTest, OverlappingProcessSets_JoinSeparately) {
     }
     ProcessSet& first = runtime.add_process_set(front);
     ProcessSet& second = runtime.add_process_set(back);
-    // Whoever has joined one of them works on in the other, and in the world.
+    // Ranks that joined one set continue in the other, and in the world.
     if (first.included()) run_uneven(first, [](int rank) { return rank + 1; });
     if (second.included()) run_uneven(second, [&](int rank) { return 2 * second.size() - rank; });
     expect_sum_works(runtime, "x");

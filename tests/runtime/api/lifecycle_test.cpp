@@ -1,4 +1,4 @@
-// The life of a Runtime, from its configuration to its end.
+// The life cycle of a Runtime, from its configuration to its end.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -146,7 +146,7 @@ TEST(RuntimeTest, WithoutMpirun_TheWorldHasOneRank) {
   EXPECT_FALSE(is_initialized());
 }
 
-/// Every operation under the name "x", on `set` or the current world.
+/// Every operation, under the name "x", on `set` or the current world.
 std::vector<std::pair<std::string, std::function<void()>>> every_call(ProcessSet* set) {
   const auto tensor = std::make_shared<Tensor>(4);
   const TensorView view = tensor->view();
@@ -209,7 +209,7 @@ TEST(RuntimeTest, End_EndsPendingWorkOnAllRanks) {
         Runtime::set_thread_current(&runtime);
         ProcessSet& set = runtime.add_process_set({0, 1, 2});
         for (ProcessSet* const used : {&runtime.world(), &set}) {
-          for (int i = 0; i < 5; ++i) {  // nobody else submits these
+          for (int i = 0; i < 5; ++i) {  // no other rank submits these
             const std::string name = std::to_string(runtime.rank()) + "/" + std::to_string(i);
             handles.push_back(
                 allreduce_async(memory->view(), memory->view(),

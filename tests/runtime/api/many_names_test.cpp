@@ -1,4 +1,4 @@
-// More operations pending at once than a header has bits.
+// More pending operations than a header has bits.
 #include <barrier>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(, ManyNamesTest,
                                          Setting{.name = "Messages", .network = {.nodes = 2}}),
                          [](const auto& setting) { return setting.param.name; });
 
-/// All-reduces of one number each, under names of their own.
+/// All-reduces of one number each, under different names.
 class Numbers {
  public:
   explicit Numbers(int rank) : rank_(rank), values_(kNames) {}
@@ -58,7 +58,7 @@ TEST_P(ManyNamesTest, ManyNames_EachHasItsOwnSum) {
       both_are_here.arrive_and_wait();
     } else {
       both_are_here.arrive_and_wait();
-      numbers.submit(kNames - 1).wait();  // behind all others on rank 0, which has no bit for it
+      numbers.submit(kNames - 1).wait();  // queued last on rank 0, which has no bit for it
       for (int name = kNames - 2; name >= 0; --name) handles.push_back(numbers.submit(name));
     }
     for (Handle& handle : handles) handle.wait();

@@ -1,6 +1,6 @@
-// Memory that operations leave behind: none, however many there are.
+// Operations leak no memory, however many there are.
 //
-// Counts what `new` has given and `delete` has not taken back in the whole process.
+// Counts the bytes that `new` has allocated and `delete` has not freed, in the whole process.
 #include <atomic>
 #include <barrier>
 #include <cstddef>
@@ -44,14 +44,14 @@ void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
 namespace kolo::test {
 namespace {
 
-// Beyond what the table of requests, which is small here, and the history remember.
+// More than the table of requests, which is small here, and the history can hold.
 constexpr int kOperations = 2'400;
-// A few bytes an operation: buffers that grow by doubling may still do it once.
+// A few bytes per operation: buffers that grow by doubling may do so once.
 constexpr std::int64_t kAllowedBytes = 16'000;
 
 class MemoryTest : public testing::TestWithParam<Setting> {
  protected:
-  /// How many bytes more there are after `kOperations` than after the first so many.
+  /// By how many bytes memory grows from the first `kOperations` operations to the second.
   template <class Operation>
   std::int64_t growth_over(Operation operation) {
     std::barrier both_are_here(2);
@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(, MemoryTest,
                                          Setting{.name = "Messages", .network = {.nodes = 2}}),
                          [](const auto& setting) { return setting.param.name; });
 
-/// Of three kinds in turn.
+/// Cycles through three kinds of operations.
 void run_operation(int i, const std::string& name) {
   float value = 1.0F;
   const TensorView view{&value, DType::Float32, {1}, {}};

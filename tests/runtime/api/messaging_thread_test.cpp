@@ -1,4 +1,4 @@
-// The Runtime where messages move on one thread of each rank only, which is not always inside Kolo.
+// A Runtime whose messages move on only one thread per rank, which is not always inside Kolo.
 #include <barrier>
 #include <chrono>
 #include <thread>
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
 
-/// A Runtime on each of three nodes, whose messages move on the thread of `body` only.
+/// A Runtime on each of three nodes, whose messages move only on the thread of `body`.
 void run_deferred(const std::function<void(Runtime&)>& body) {
   run_ranks(kRanks,
             [&](FakeWorld& fake) {
@@ -28,7 +28,7 @@ void run_deferred(const std::function<void(Runtime&)>& body) {
             {.nodes = kRanks, .longest_delay = 50us, .seed = 5, .rendezvous = true});
 }
 
-// As a program that waits for MPI calls of its own between calls of Kolo.
+// Like a program that waits for its own MPI calls between calls of Kolo.
 TEST(MessagingThreadTest, RanksThatHaveFinished_AreNotNeededByOthers) {
   std::barrier outside_of_kolo(kRanks);
   run_deferred([&](Runtime& runtime) {
@@ -37,7 +37,7 @@ TEST(MessagingThreadTest, RanksThatHaveFinished_AreNotNeededByOthers) {
       tensor.fill([&](std::size_t k) { return input_value(runtime.rank(), k); });
       Handle handle = allreduce_async(tensor.view(), tensor.view(),
                                       {.op = ReduceOp::Sum, .process_set = &runtime.world()});
-      // The background threads go as far as they can.
+      // Gives the background threads time to make all possible progress.
       if (i % 3 == runtime.rank()) std::this_thread::sleep_for(300us);
       handle.wait();
       outside_of_kolo.arrive_and_wait();
@@ -60,8 +60,8 @@ TEST(MessagingThreadTest, AskingWhetherAnOperationIsReady_MovesMessages) {
   });
 }
 
-// A thread that waits for one process set moves the messages of the others, whose ranks may be in
-// another order.
+// A thread that waits for one process set also moves the messages of the others, whose ranks may
+// wait in another order.
 TEST(MessagingThreadTest, WaitingForOneProcessSet_MovesTheMessagesOfAll) {
   run_deferred([](Runtime& runtime) {
     ProcessSet& one = runtime.add_process_set({0, 1, 2});

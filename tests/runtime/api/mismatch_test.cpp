@@ -1,5 +1,4 @@
-// What users see when ranks disagree about an operation: for each field of a request, one rank
-// differs.
+// Errors when ranks disagree about an operation: for each field of a request, one rank differs.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,7 +80,7 @@ std::vector<Disagreement> all_disagreements() {
        reduce_group({{{3}, f32}, {{4}, f32}}), reduce_group({{{3}, DType::Float16}, {{4}, f32}})},
       {"Purpose", "purpose", "the end of the step", "none", meet("the end of the step"), meet()},
       {"PurposeOfOperation", "purpose", "none", "another step", usual, meet("another step")},
-      // The device cannot differ: a build without CUDA refuses such memory at the call.
+      // No case for the device: without CUDA, the call rejects memory of another device.
   };
 }
 
@@ -95,7 +94,7 @@ TEST_P(MismatchTest, Mismatch_IsThrownOnEveryRank) {
   disagree_in_every_way(item.usual, item.other, true, [&](Runtime&, Handle& handle, int odd) {
     const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
     expect_contains(text, "'x' on process set world: " + item.field + " differs: ");
-    // Two ranks that disagree are enough; those that come later find the same error.
+    // A disagreement of two ranks is enough; later ranks get the same error.
     expect_contains(text, item.usual_value + " on rank");
     expect_contains(text, item.other_value + " on rank " + std::to_string(odd));
   });

@@ -1,5 +1,4 @@
-// All-gathers whose output the ranks of a node share, and memory for it: ranks on several nodes,
-// each with one output.
+// All-gathers whose output is shared by the ranks of a node, on several nodes, and their memory.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,7 +24,7 @@ Handle gather(std::vector<InputRows> tensors, Outputs outputs = Outputs::PerNode
   return submit(runtime::make_allgather(std::move(tensors), outputs, {.name = "x"}));
 }
 
-/// Gathers one row that nobody checks.
+/// Gathers one row, whose result is not checked.
 Handle gather_a_row(Outputs outputs) {
   const auto rows = std::make_shared<std::vector<float>>(16);
   return submit(runtime::make_allgather(
@@ -81,11 +80,11 @@ void expect_all_rows(const T* output, int size, std::size_t step, std::size_t ro
 
 TEST_P(NodeOutputsTest, EveryRankFindsAllRowsAsSoonAsItsCallHasEnded) {
   constexpr std::size_t kRow = 3;
-  std::vector<std::vector<float>> floats(3, std::vector<float>(24 * kRow));  // of each node
+  std::vector<std::vector<float>> floats(3, std::vector<float>(24 * kRow));  // by node
   std::vector<std::vector<std::int64_t>> numbers(3, std::vector<std::int64_t>(24));
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     const auto node = static_cast<std::size_t>(runtime.cross_rank());
-    for (std::size_t step = 0; step < 12; ++step) {  // into the same memory
+    for (std::size_t step = 0; step < 12; ++step) {  // reuses the same memory
       std::vector<float> first = own_rows<float>(runtime.rank(), step, kRow);
       std::vector<std::int64_t> second = own_rows<std::int64_t>(runtime.rank(), step, 1);
       const std::int64_t rows = rows_of(runtime.rank(), step);
@@ -143,7 +142,7 @@ TEST(NodeOutputErrorsTest, RanksThatDisagree_GetAMismatch) {
     for (int step = 0; step < 3; ++step) {
       const Outputs outputs = runtime.rank() == 2 ? Outputs::PerRank : Outputs::PerNode;
       const std::string text = text_thrown_by<MismatchError>([&] { gather_a_row(outputs).wait(); });
-      // In the order in which the first rank has heard of them.
+      // In the order in which the first rank learned of them.
       expect_contains(text, "shared-memory placement differs: ");
       expect_contains(text, "once per node on rank");
       expect_contains(text, "none on rank 2");

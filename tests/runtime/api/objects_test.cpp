@@ -1,4 +1,4 @@
-// Byte strings and JSON among ranks.
+// Collectives of byte strings and JSON.
 #include <limits>
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace kolo::test::objects_test {
 
-/// Of another length on every rank, none on rank 0, with zero bytes.
+/// A different length on every rank, empty on rank 0, with zero bytes.
 std::string bytes_of(int rank) {
   std::string bytes(static_cast<std::size_t>(rank) * 700, '\0');
   for (std::size_t i = 0; i < bytes.size(); ++i) {

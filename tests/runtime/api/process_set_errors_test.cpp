@@ -1,4 +1,4 @@
-// What users see when process sets are used wrongly.
+// Errors when process sets are used incorrectly.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace kolo::test::process_set_errors_test {
 
 using Ranks = std::vector<int>;
 
-/// A call of every rank, of which that of `odd` differs.
+/// All ranks make a call, which differs on rank `odd`.
 void expect_all_fail(int size, const std::function<void(Runtime&, bool is_odd)>& call) {
   for (int odd = 0; odd < size; ++odd) {
     run_runtimes(size, [&](Runtime& runtime) {
@@ -94,7 +94,7 @@ TEST(ProcessSetErrorsTest, NonMember_MayNotUseTheSet) {
       Tensor tensor(4);
       const std::string text = text_thrown_by<InvalidArgument>(
           [&] { broadcast(tensor.view(), 1, {.name = "x", .process_set = &set}); });
-      // Found with the first of the two: it may name one rank only.
+      // Detected with the first of the two ranks, so the text may name only one.
       expect_contains(text, "broadcast 'x' on process set {0, 2}: rank");
       expect_contains(text, "root rank 1 is not a member");
       expect_sum_works(set, "x");

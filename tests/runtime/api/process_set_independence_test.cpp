@@ -1,4 +1,4 @@
-// A process set that is held up does not hold up another one.
+// A blocked process set does not block another one.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -39,9 +39,9 @@ INSTANTIATE_TEST_SUITE_P(
                 .network = {.gpus_per_rank = 1, .starts_in_order = false}}),
     [](const auto& setting) { return setting.param.name; });
 
-constexpr int kRounds = 100;  // of the other set, meanwhile
+constexpr int kRounds = 100;  // of the other set, while the first is blocked
 
-/// The rank that is held, and whether a caller waits for the operation meanwhile.
+/// The rank that is blocked, and whether a caller waits for the operation.
 struct Hold {
   int rank;
   bool is_driven_by_a_caller;
@@ -69,7 +69,7 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
       if (hold.is_driven_by_a_caller) caller = std::thread([&] { handle.wait(); });
       has_begun.wait();
       for (int round = 0; round < kRounds; ++round) {
-        // Half of them without a caller that drives the other set either.
+        // For half of them no caller drives the other set either.
         Tensor tensor(5);
         tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
         Handle free = allreduce_async(tensor.view(), tensor.view(),
@@ -93,7 +93,7 @@ TEST_P(IndependenceTest, HeldOperation_HoldsUpNoOtherSet) {
   }
 }
 
-/// Rank 1 is held on the CPU, before or after the others are about to launch on their GPUs.
+/// Rank 1 is blocked on the CPU, before or after the others are about to launch on their GPUs.
 TEST(IndependenceOnGpusTest, OperationHeldOnTheCpu_HoldsUpNoOtherSet) {
   const Setting setting{.size = 3,
                         .network = {.nodes = 3, .longest_delay = 100us, .gpus_per_rank = 1}};
@@ -162,7 +162,7 @@ TEST_P(IndependenceTest, RankLateForOneSet_HoldsUpNoOtherSet) {
 std::latch* reduction_has_begun = nullptr;
 std::latch* reduction_is_released = nullptr;
 
-/// The maximum of float32, held the first time.
+/// The maximum of float32; the first call blocks.
 void combine_slowly(DType, const void* next, void* accumulator, std::size_t count) {
   if (!reduction_has_begun->try_wait()) reduction_has_begun->count_down();
   reduction_is_released->wait();
@@ -187,7 +187,7 @@ TEST_P(IndependenceTest, HeldReduction_HoldsUpNoOtherSet) {
               Runtime runtime(std::move(options));
               Runtime::set_thread_current(&runtime);
               ProcessSet& held = runtime.process_set(1);
-              Tensor tensor(1);  // one element: one rank at most combines
+              Tensor tensor(1);  // one element, so that at most one rank combines
               tensor.fill([&](std::size_t) { return 1.0 + runtime.rank(); });
               Handle handle = allreduce_async(
                   tensor.view(), tensor.view(),

@@ -1,4 +1,4 @@
-// Process sets made at the start or later, overlapping, and used at the same time.
+// Process sets made at the start or later, overlapping, and used simultaneously.
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(, ProcessSetTest, testing::ValuesIn(all_settings()),
                            return setting.param.name + "Np" + std::to_string(setting.param.size);
                          });
 
-/// Every collective once on a set that this rank is a member of. Inputs differ by world rank.
+/// Runs every collective once on a set of this rank. Inputs differ by world rank.
 void expect_all_work(ProcessSet& set) {
   const auto value = [&](int member, std::size_t i) {
     return input_value(set.ranks()[static_cast<std::size_t>(member)], i);
@@ -67,7 +67,7 @@ void expect_all_work(ProcessSet& set) {
   integers.expect(sum, "integers of a group");
 
   Tensor alike(9);
-  Tensor apart(9);  // orthogonal to the other members'
+  Tensor apart(9);  // orthogonal to those of the other members
   alike.fill([](std::size_t i) { return static_cast<double>(i) - 3; });
   apart.fill([&](std::size_t i) {
     const bool is_own =
@@ -183,7 +183,7 @@ TEST_P(ProcessSetTest, OverlappingSets_WorkAtTheSameTime) {
       std::vector<Tensor> tensors;
       std::vector<Handle> handles;
       for (std::size_t s = 0; s < sets.size(); ++s) {
-        // Another order on every rank.
+        // A different order on every rank.
         ProcessSet& set = *sets[(s + static_cast<std::size_t>(runtime.rank())) % sets.size()];
         Tensor& tensor = tensors.emplace_back(30 + set.number());
         tensor.fill([&](std::size_t i) { return input_value(set.rank(), i, step); });
@@ -206,7 +206,7 @@ TEST_P(ProcessSetTest, SetsAddedAndRemoved_LeaveTheOthersWorking) {
       Ranks ranks{round % size()};
       if (size() > 1) ranks.push_back((round + 1) % size());
       ProcessSet& set = runtime.add_process_set(ranks);
-      EXPECT_EQ(set.number(), round);  // no number comes twice
+      EXPECT_EQ(set.number(), round);  // numbers are not reused
       if (set.included()) expect_sum_works(set, "x");
       runtime.remove_process_set(set);
       expect_contains(text_thrown_by<InvalidArgument>([&] { runtime.process_set(round); }),

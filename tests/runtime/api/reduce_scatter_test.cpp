@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(, ReduceScatterTest, testing::ValuesIn(all_settings()),
                            return setting.param.name + "Np" + std::to_string(setting.param.size);
                          });
 
-/// The rows that `rank` gets, written without the library.
+/// The rows of `rank`, computed independently of the library.
 struct Share {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -38,7 +38,7 @@ Share share_of(std::int64_t rows, int size, int rank) {
   return {rank * base + std::min<std::int64_t>(rank, extra), base + (rank < extra ? 1 : 0)};
 }
 
-/// One checked reduce-scatter of `rows` rows over `set`.
+/// Runs and checks a reduce-scatter of `rows` rows over `set`.
 void expect_scattered(ProcessSet& set, DType dtype, ReduceOp op, std::int64_t rows, bool in_place,
                       const std::string& name) {
   const Share own = share_of(rows, set.size(), set.rank());

@@ -1,4 +1,4 @@
-// Memory that the ranks share: reduced where it lies.
+// SharedBuffers: reductions in place, bounds and lifetime.
 #include "kolo/shared_buffer.hpp"
 
 #include <algorithm>

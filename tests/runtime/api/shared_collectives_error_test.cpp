@@ -1,4 +1,4 @@
-// Collectives on memory that the ranks share: what they may disagree on, and wrong arguments.
+// Collectives on memory that the ranks share: disagreements and invalid arguments.
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ class SharedCollectivesErrorTest : public SharedBuffersTest {};
 INSTANTIATE_TEST_SUITE_P(, SharedCollectivesErrorTest, testing::ValuesIn(shared_buffer_settings()),
                          name_shared_buffer_setting);
 
-/// Two ways to call; the last rank takes the second one.
+/// A call that is wrong, or differs, on the last rank.
 struct Case {
   std::string name;
   std::vector<std::string> texts;  ///< parts of all ranks' errors
@@ -181,7 +181,7 @@ std::vector<Case> wrong_arguments() {
   };
 }
 
-/// `Expected` on all ranks, with all texts; the set works on.
+/// All ranks throw `Expected` with all texts; afterwards the set still works.
 template <class Expected>
 void expect_error(Runtime& runtime, const SharedBuffer& buffer, const Case& item) {
   SCOPED_TRACE(item.name);

@@ -1,4 +1,4 @@
-// Collectives on memory that the ranks share: values and ways.
+// Collectives on memory that the ranks share: values and algorithms.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -80,7 +80,7 @@ TEST_P(SharedCollectivesTest, ReduceScatter_IntoItsRowsOrElsewhere) {
 TEST_P(SharedCollectivesTest, AllGather_UnevenCountsInPlace) {
   run([&](Runtime& runtime) {
     std::vector<std::int64_t> counts;
-    std::vector<int> owners;  // of each element
+    std::vector<int> owners;  // by element
     for (int rank = 0; rank < size(); ++rank) {
       counts.push_back(rank == 1 ? 0 : 300 + 37 * rank);
       owners.insert(owners.end(), static_cast<std::size_t>(counts.back()), rank);
@@ -120,7 +120,7 @@ TEST_P(SharedCollectivesTest, Broadcast_FromEveryRoot) {
   });
 }
 
-/// Element `i` of what `from` has for `to`.
+/// Element `i` of the block that `from` sends to `to`.
 double exchanged(int from, int to, std::size_t i) {
   return 1000.0 * from + 100.0 * to + static_cast<double>(i % 89);
 }
@@ -195,7 +195,7 @@ TEST_P(SharedCollectivesTest, AllReduce_Blocking) {
   });
 }
 
-// --- ways ---
+// --- algorithms ---
 
 std::atomic<int> zero_copies{0};
 
@@ -205,7 +205,7 @@ Task counted(CollectiveCall call) {
   return kRun(call);
 }
 
-/// Runs a collective of each kind.
+/// Runs one collective of each kind.
 void run_all_kinds(ProcessSet& set, const SharedBuffer& buffer) {
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(set.size()), 8);
   Tensor own(8);

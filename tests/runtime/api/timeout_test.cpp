@@ -1,4 +1,4 @@
-// What users see when ranks are late or leave.
+// Errors when ranks are late or leave.
 #include <chrono>
 #include <cstddef>
 #include <latch>
@@ -69,7 +69,7 @@ TEST_P(TimeoutTest, DeadlineOnOneRank_EndsTheOperationOnAll) {
 
 TEST_P(TimeoutTest, DefaultTimeout_IsTheConfiguredOne) {
   Setting setting = GetParam();
-  setting.config.timeout = 1s;  // starting must not take that long
+  setting.config.timeout = 1s;  // startup must not take that long
   std::latch given_up(2);
   run_runtimes(setting, [&](Runtime& runtime) {
     if (runtime.rank() == 1) return given_up.wait();

@@ -24,7 +24,7 @@ WireMessage wake_up_request(std::uint64_t exchange) {
 }
 WireMessage lost(std::string how) { return HeaderExchangeMessage{Lost{{0, std::move(how)}}}; }
 
-/// The `index`-th message of `rank`: small ones, and now and then a large one.
+/// The `index`-th message of `rank`: most are small, some large.
 WireMessage message_of(int rank, std::uint64_t index) {
   if (index % 10 == 7)
     return lost(std::string(40'000 + 100 * index, static_cast<char>('a' + rank)));
@@ -105,8 +105,8 @@ TEST(ControlMailboxFakeTest, OtherTags_AreLeftAlone) {
   });
 }
 
-/// A rank 0 of four whose network is the test: sends read the sender's memory when they complete,
-/// as MPI may, and nothing happens before the test says so.
+/// Rank 0 of four, with a network that the test controls. As MPI may, a send reads the sender's
+/// memory only when it completes.
 class ScriptedCommunicator final : public Communicator {
  public:
   struct Sent {
@@ -162,7 +162,7 @@ class ScriptedCommunicator final : public Communicator {
 
 class ControlMailboxTest : public testing::Test {
  protected:
-  /// The text of what `mailbox_.poll()` throws.
+  /// The text of the error that `mailbox_.poll()` throws.
   std::string poll_error() {
     try {
       mailbox_->poll();
@@ -184,7 +184,7 @@ TEST_F(ControlMailboxTest, SendBuffers_StayAsTheyAreUntilReady) {
   EXPECT_FALSE(mailbox_->poll());
   EXPECT_FALSE(mailbox_->is_idle());
   for (std::uint64_t i = 20; i < 40; ++i)
-    mailbox_->send(1, wake_up_request(i));  // reuse what is free
+    mailbox_->send(1, wake_up_request(i));  // reuses free buffers
   for (std::size_t i = 1; i < 20; i += 2) EXPECT_EQ(network_.sent[i].message(), wake_up_request(i));
   for (std::size_t i = 20; i < 40; ++i) EXPECT_EQ(network_.sent[i].message(), wake_up_request(i));
   for (auto& sent : network_.sent) sent.state = ScriptedCommunicator::Sent::Ready;
@@ -215,8 +215,8 @@ TEST_F(ControlMailboxTest, Destruction_KeepsTheBufferOfAReceiveUnderWay) {
   EXPECT_FALSE(mailbox_->poll());
   const std::span<std::byte> buffer = network_.receive_buffer();
   mailbox_.reset();
-  std::ranges::fill(buffer, std::byte{1});  // AddressSanitizer sees what is freed
-  // Allocators reuse first what was freed last.
+  std::ranges::fill(buffer, std::byte{1});  // AddressSanitizer reports it if it has been freed
+  // Allocators reuse the memory freed last.
   const std::vector<std::byte> next(buffer.size());
   EXPECT_NE(next.data(), buffer.data());
 }

@@ -23,8 +23,8 @@ namespace kolo::runtime::tree_header_exchange_test {
 inline constexpr std::size_t kHeaderBytes = 100;
 inline constexpr std::size_t kOtherBytes = 1;
 
-/// HeaderExchanges of one world, with messages between them that take random time and keep their
-/// order between two ranks.
+/// The HeaderExchanges of one world. Messages between them have random delays, but keep their order
+/// between two ranks.
 class HeaderExchanges {
  public:
   HeaderExchanges(int size, int width, unsigned seed) : random_(seed) {
@@ -42,7 +42,7 @@ class HeaderExchanges {
   unsigned draw(unsigned below) { return static_cast<unsigned>(random_() % below); }
   int draw_rank() { return static_cast<int>(draw(static_cast<unsigned>(size()))); }
 
-  /// From now on `rank` reads nothing; what it sends still arrives.
+  /// From now on `rank` reads nothing; its sent messages still arrive.
   void stop(int rank) { stopped_.insert(rank); }
   void go_on(int rank) { stopped_.erase(rank); }
   /// From now on `rank` sends nothing either.

@@ -25,9 +25,9 @@ using Clock = Heartbeats::Clock;
 using Loss = Heartbeats::Loss;
 
 constexpr auto kLimit = 8s;
-constexpr auto kStep = 50ms;  // as an idle rank makes them
+constexpr auto kStep = 50ms;  // between progress steps of an idle rank
 
-/// The ranks of a process set, which are every other rank of the world, in virtual time.
+/// The ranks of a process set, which has every other rank of the world, in virtual time.
 class Hosts {
  public:
   explicit Hosts(std::vector<int> node_of_rank, int width = 2,
@@ -53,7 +53,7 @@ class Hosts {
       heartbeats_.push_back(std::make_unique<Heartbeats>(rank, set_, world_, exchanges_[rank]));
     }
   }
-  /// All but `resting` make steps; what they find is in `losses`.
+  /// All ranks but `resting` make progress steps; `losses` collects the losses they detect.
   void run(std::chrono::nanoseconds time, const std::set<int>& resting = {}) {
     if (heartbeats_.empty()) start();
     for (const auto end = now_ + time; now_ < end; now_ += kStep) {
@@ -201,7 +201,7 @@ TEST(HeartbeatsTest, RankThatWasStopped_DoesNotTakeTheOthersForLost) {
   Hosts hosts({0, 1});
   hosts.run(kLimit);
   for (int i = 0; i < 5; ++i) {
-    hosts.run(10 * kLimit, {0, 1});  // the whole machine sleeps
+    hosts.run(10 * kLimit, {0, 1});  // the whole machine is suspended
     hosts.run(kStep, {1});
     hosts.run(kLimit / 4);
   }

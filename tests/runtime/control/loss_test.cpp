@@ -1,4 +1,4 @@
-// What users see when a rank dies.
+// Errors when a rank dies.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -44,11 +44,11 @@ TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
   }
 }
 
-// Of the process set that is the world.
+// The channel of the world's data.
 constexpr int kDataChannel = 0;
 constexpr int kControlChannel = 1;
 
-constexpr std::size_t kSteps = 32;  // each sends a control message at least: more than are skipped
+constexpr std::size_t kSteps = 32;  // each sends a control message or more: more than are skipped
 
 TEST_P(LossTest, DeathBeforeTheRuntime_IsDetected) {
   run_ranks(
@@ -66,7 +66,7 @@ TEST_P(LossTest, DeathBeforeTheRuntime_IsDetected) {
       GetParam().network);
 }
 
-/// What a step gives is right, or it and all later ones are errors.
+/// Each step's result is right until one fails; then all later ones fail.
 void run_until_lost(const Runtime& runtime) {
   bool is_lost = false;
   for (std::size_t step = 0; step < kSteps; ++step) {
@@ -84,7 +84,7 @@ void run_until_lost(const Runtime& runtime) {
   }
 }
 
-/// The program of the rank that dies: what it sees afterwards is nobody's business.
+/// The program of the rank that dies; its own results afterwards do not matter.
 void run_until_dead(Runtime& runtime, const std::atomic<bool>& is_dead) {
   std::vector<Tensor> tensors;
   for (std::size_t step = 0; step < kSteps; ++step) {
@@ -98,12 +98,12 @@ void run_until_dead(Runtime& runtime, const std::atomic<bool>& is_dead) {
     }
     if (is_dead) break;
   }
-  runtime.shutdown();  // before the memory goes
+  runtime.shutdown();  // before its memory is freed
 }
 
 void expect_survivors_are_well(int victim, const Fault& death) {
   Setting setting{.size = 3, .network = {.nodes = 3}};
-  setting.config.lost_after = 300ms;  // the victim hears nothing, and gives up by itself
+  setting.config.lost_after = 300ms;  // the victim receives nothing, and gives up by itself
   setting.config.segment_bytes = 256;
   std::atomic<bool> is_dead{false};
   run_ranks(
@@ -123,7 +123,7 @@ void expect_survivors_are_well(int victim, const Fault& death) {
           } else {
             run_until_lost(runtime);
           }
-        } catch (const PeerLostError& error) {  // the victim was quicker than this rank's start
+        } catch (const PeerLostError& error) {  // the victim died before this rank had started
           expect_contains(error.what(), "rank " + std::to_string(victim) + " died");
         }
       },

@@ -1,4 +1,4 @@
-// What users see when a host vanishes that nobody waits for.
+// Errors when a host vanishes while no rank waits for it.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -47,7 +47,7 @@ bool becomes_true(Condition condition, std::chrono::nanoseconds limit) {
   return condition();
 }
 
-/// Runs `body` on every rank once all have exchanged something.
+/// Runs `body` on every rank after all have exchanged messages.
 void run_warm(const Setting& setting, const std::function<void(FakeWorld&, Runtime&)>& body) {
   std::latch have_warmed_up(setting.size);
   run_ranks(
@@ -79,7 +79,7 @@ TEST(LostHostTest, IdleRanks_LearnItOnBothSidesOfTheCut) {
 
 TEST(LostHostTest, HostThatComesBackInTime_WorksOn) {
   Setting setting = two_hosts();
-  setting.config.lost_after = 4s;  // time enough for a machine that does other things as well
+  setting.config.lost_after = 4s;  // long enough for a machine under load
   run_warm(setting, [](FakeWorld& world, Runtime& runtime) {
     for (int round = 0; round < 2; ++round) {
       if (runtime.rank() >= 2) world.unplug();
@@ -98,7 +98,7 @@ TEST(LostHostTest, IdleHosts_AreNotLost) {
   });
 }
 
-/// A rank that ends because of a loss takes what it has not sent yet with it.
+/// A rank that ends because of a loss loses its unsent messages.
 TEST(LostHostTest, Death_IsAnnouncedBeforeOperationsFail) {
   using Clock = std::chrono::steady_clock;
   std::atomic<Clock::time_point> died_at;

@@ -20,7 +20,7 @@ using Loss = HeaderExchange::Loss;
 
 constexpr unsigned kSeedsPerWorld = 5;
 
-/// Differs per rank and exchange in every field.
+/// Every field differs by rank and exchange.
 Header header_of(int rank, std::uint64_t exchange) {
   std::minstd_rand random(static_cast<unsigned>(exchange * 64) + static_cast<unsigned>(rank) + 1);
   random.discard(2);
@@ -45,8 +45,8 @@ Header serial_merge(int size, std::uint64_t exchange) {
   return merged;
 }
 
-/// Runs `test` in worlds of `lowest` to 16 ranks, with every width and several seeds, which it
-/// names.
+/// Runs `test` in worlds of `lowest` to 16 ranks, with every tree width and several seeds, which
+/// failures name.
 void in_all_worlds(int lowest, const std::function<void(HeaderExchanges&)>& test) {
   for (int size = lowest; size <= 16; ++size) {
     for (int width = 1; width <= 8; ++width) {
@@ -64,7 +64,7 @@ void in_all_worlds(int lowest, const std::function<void(HeaderExchanges&)>& test
 TEST(TreeHeaderExchangeTest, Exchanges_MergeEveryHeaderOnEveryRank) {
   constexpr std::uint64_t kExchanges = 12;
   in_all_worlds(1, [](HeaderExchanges& ranks) {
-    // Ranks post and poll at random moments, so that some run ahead of others.
+    // Ranks post and poll at random times, so that some run ahead of others.
     std::vector<std::uint64_t> posted(static_cast<std::size_t>(ranks.size()));
     std::vector<std::uint64_t> read(posted);
     const auto take_turn = [&](int rank) {
@@ -113,7 +113,7 @@ TEST(TreeHeaderExchangeTest, WakeUpRequests_ReachAllAndAreForwardedOnce) {
     EXPECT_EQ(ranks.sent(), static_cast<unsigned>(ranks.size() - 1));
     for (int rank = 0; rank < ranks.size(); ++rank) {
       EXPECT_EQ(ranks[rank].highest_wake_up_request(), 5u) << "rank " << rank;
-      ranks[rank].request_wake_up(5);  // every rank knows it already
+      ranks[rank].request_wake_up(5);  // every rank already knows it
       ranks[rank].request_wake_up(4);
     }
     EXPECT_EQ(ranks.sent(), static_cast<unsigned>(ranks.size() - 1));
@@ -169,7 +169,7 @@ TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_IsToldToTheOthers) {
 
 TEST(TreeHeaderExchangeTest, LossByAReporterThatDiesMeanwhile_StillReachesAll) {
   in_all_worlds(3, [](HeaderExchanges& ranks) {
-    const int reporter = ranks.size() - 1;  // a leaf, so that the tree of the others holds together
+    const int reporter = ranks.size() - 1;  // a leaf, so that the others' tree stays connected
     const Loss loss{reporter, "ended with an exception"};
     ranks.kill_after(reporter, 1);
     ranks[reporter].publish_lost(loss);
@@ -248,11 +248,11 @@ TEST(TreeHeaderExchangeTest, RankThatHasLeft_SendsNothingMore) {
   HeaderExchanges ranks(3, 2, 0);
   ranks[2].leave();
   const std::uint64_t sent = ranks.sent();
-  ranks[2].on_message(0, Ping{});  // on its way when this rank left
+  ranks[2].on_message(0, Ping{});  // in transit when this rank left
   EXPECT_EQ(ranks.sent(), sent);
 }
 
-/// `header_exchange` rejects the message with a text that has `part`.
+/// `header_exchange` must reject the message with a text that contains `part`.
 void expect_rejected(TreeHeaderExchange& header_exchange, int from,
                      const HeaderExchangeMessage& message, const std::string& part = "") {
   try {

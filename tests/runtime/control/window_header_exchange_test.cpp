@@ -28,7 +28,7 @@ void run_ranks_of(int size, const Body& body) {
   });
 }
 
-/// Different in every field for every rank and exchange, with one to five words of bits.
+/// Every field differs by rank and exchange; one to five words of bits.
 Header header_of(int rank, std::uint64_t exchange) {
   const int number = static_cast<int>(exchange) + rank;
   Header header;
@@ -57,8 +57,8 @@ Header wait_for_headers(WindowHeaderExchange& exchange, std::uint64_t number) {
   }
 }
 
-// Ranks run ahead of one another as far as the protocol lets them, so a slot is written again as
-// soon as that is allowed. ThreadSanitizer sees every write to a header that somebody still reads.
+// Ranks run ahead of one another as far as the protocol allows, so a slot is rewritten as soon as
+// possible. ThreadSanitizer reports a write to a header that is still being read.
 TEST(WindowHeaderExchangeTest, ManyExchanges_MergeEveryHeaderOnEveryRank) {
   constexpr std::uint64_t kExchanges = 2'000;
   for (const int size : {1, 2, 3}) {
@@ -89,7 +89,7 @@ TEST(WindowHeaderExchangeTest, UnpostedHeader_HoldsTheExchange) {
 TEST(WindowHeaderExchangeTest, WakeUpRequests_ReachEveryRank) {
   run_ranks_of(3, [](int rank, int ranks, WindowHeaderExchange& exchange) {
     for (std::uint64_t number = 1; number <= 200; ++number) {
-      // The ranks take turns; whoever requests exchange n has seen the request for n - 1.
+      // Ranks take turns: one that requests exchange n has seen the request for n - 1.
       if (static_cast<int>(number) % ranks == rank) exchange.request_wake_up(number);
       while (exchange.highest_wake_up_request() < number) std::this_thread::yield();
     }

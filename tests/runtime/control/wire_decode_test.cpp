@@ -28,7 +28,7 @@ std::string rejection_of(const std::vector<std::byte>& bytes) {
   return "";
 }
 
-/// Finishes an envelope around the body that `make` builds.
+/// Completes an envelope with the body that `make` builds.
 std::vector<std::byte> craft(
     wire::Body kind, const std::function<flatbuffers::Offset<void>(FlatBufferBuilder&)>& make,
     std::uint32_t version = kWireVersion) {
@@ -50,7 +50,7 @@ struct RawRequest {
   std::vector<int> members{};
 };
 
-/// A Verdict that gives `bit` to a request.
+/// A Verdict that assigns `bit` to a request.
 std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
   return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
     const std::vector<std::int64_t> shape;
@@ -80,7 +80,7 @@ std::vector<std::byte> craft_report(int bit, const std::vector<int>& ranks) {
   });
 }
 
-/// A Verdict of names that all lie in one place.
+/// A Verdict whose names all share one string.
 std::vector<std::byte> craft_waiting(std::size_t names, std::size_t letters) {
   return craft(wire::Body::Verdict, [&](FlatBufferBuilder& builder) {
     const std::vector<flatbuffers::Offset<flatbuffers::String>> waiting(
@@ -94,7 +94,7 @@ std::vector<std::byte> craft_waiting(std::size_t names, std::size_t letters) {
   });
 }
 
-/// A Report of items that all lie in one place.
+/// A Report whose items all share one table.
 std::vector<std::byte> craft_items(std::size_t count) {
   return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
     const std::vector<int> ranks{0};
@@ -137,7 +137,7 @@ TEST(WireDecodeTest, OtherVersion_NamesBoth) {
 TEST(WireDecodeTest, OtherVersionWithUnreadableBody_NamesBothToo) {
   FlatBufferBuilder builder;
   const auto start = builder.StartTable();
-  builder.AddElement<std::uint32_t>(4, 77, 0);   // the version, where it is in every version
+  builder.AddElement<std::uint32_t>(4, 77, 0);   // the version, at its place in every version
   builder.AddElement<std::uint64_t>(8, 123, 0);  // a number where this version has an offset
   builder.Finish(flatbuffers::Offset<wire::Preamble>(builder.EndTable(start)),
                  wire::EnvelopeIdentifier());

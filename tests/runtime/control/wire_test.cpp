@@ -158,7 +158,7 @@ TEST_P(WireTest, RoundTrip_KeepsEverything) {
 TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
   const std::vector<std::byte> whole = encode(GetParam().message);
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    // A vector of exactly this size, so that AddressSanitizer sees a read behind it.
+    // A vector of exactly this size, so that AddressSanitizer reports a read past its end.
     const std::vector<std::byte> cut(whole.begin(),
                                      whole.begin() + static_cast<std::ptrdiff_t>(size));
     try {
@@ -179,13 +179,13 @@ TEST_P(WireTest, EveryFlippedBit_IsRejectedOrAnotherMessage) {
       damaged[i] ^= std::byte{1} << bit;
       try {
         const WireMessage message = decode(damaged, kRanks);
-        encode(message);  // reads all of it
+        encode(message);  // reads the whole message
       } catch (const BackendError&) {
         ++rejected;
       }
     }
   }
-  EXPECT_GE(rejected, 32u);  // the identifier at the very least
+  EXPECT_GE(rejected, 32u);  // at least all damage to the identifier
 }
 
 INSTANTIATE_TEST_SUITE_P(Messages, WireTest, testing::ValuesIn(all_samples()),

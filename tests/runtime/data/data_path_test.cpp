@@ -1,5 +1,6 @@
 // The algorithms of a process set get a window if all its ranks share a node, and the nodes if
-// there are several. Without these, collectives would send messages, and no result would show it.
+// there are several. Otherwise collectives would send messages, and their results would not show
+// it.
 #include <atomic>
 #include <string>
 #include <utility>
@@ -30,8 +31,8 @@ Task with_nodes(CollectiveCall call) {
   return ops::allreduce_hierarchical(call);
 }
 
-/// Whether an all-reduce of the world, or of the ranks in `set`, runs the algorithm `name`, which
-/// the settings prefer.
+/// Whether an all-reduce of the world, or of the ranks in `set`, runs the algorithm `name` if the
+/// settings prefer it.
 bool is_taken(const std::string& name, Setting setting, const std::vector<int>& set = {}) {
   setting.config.allreduce = name;
   runs = 0;

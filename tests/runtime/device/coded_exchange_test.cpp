@@ -1,5 +1,5 @@
-// Reductions through codecs on the fake GPU: results in closed form, the bits of the CPU's, error
-// feedback, bytes on the wire, order of work, errors.
+// Reductions through codecs on the fake GPU: closed-form results, the same bits as on the CPU,
+// error feedback, bytes on the wire, order of work, errors.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ class CodedExchangeTest : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(, CodedExchangeTest, testing::Values(1, 2, 3, 4));
 
-/// Inputs that each codec encodes exactly, as it does their sum; n times as large on rank n - 1.
+/// Inputs that a codec encodes exactly, and their sum too; n times as large on rank n - 1.
 struct ExactCase {
   Compression compression;
   double (*element)(std::size_t i);
@@ -71,7 +71,7 @@ TEST_P(CodedExchangeTest, SumsAndAverages_HaveTheValuesOfAllRanks) {
         }
         reduce_scatter(tensor.view(), part.view(),
                        {.op = ReduceOp::Sum, .postscale = 2, .compression = compression});
-        if (compression == Compression::int8() && count == 1000) continue;  // other blocks
+        if (compression == Compression::int8() && count == 1000) continue;  // blocks differ
         part.expect([&](std::size_t i) { return 2 * sum_of_ranks() * element(begin + i); },
                     text + " scattered");
       }
@@ -143,7 +143,7 @@ TEST_P(CodedExchangeTest, JoinedRanks_SendZeros) {
   });
 }
 
-/// A payload of the input to each other rank, and of the sum to all; multiples of 16 bytes.
+/// One payload of the input to each other rank, and one of the sum to all; multiples of 16 bytes.
 TEST_P(CodedExchangeTest, SendsPayloadsAlone) {
   run([&](Runtime& runtime) {
     const auto ranks = static_cast<std::uint64_t>(size());

@@ -14,7 +14,7 @@
 #include "runtime/values.hpp"
 #include "support/gpu/tensor_place.hpp"
 
-/// Reductions through codecs on a GPU beside the same ones on the CPU.
+/// Reductions through codecs on a GPU, compared with the same ones on the CPU.
 namespace kolo::test {
 
 inline const std::array kTriedCodecs{Compression::int8(), Compression::one_bit(),
@@ -42,7 +42,7 @@ inline void expect_same_elements(const Tensor& got, const Tensor& expected,
   got.expect([&](std::size_t i) { return expected.at(i); }, text);
 }
 
-/// Several steps, so that residuals of one are in the next.
+/// Runs several steps, so that each uses the residuals of the one before.
 inline void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t count, bool scatters,
                                    AllreduceOptions options) {
   const std::int64_t rows =
@@ -81,7 +81,7 @@ inline void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t c
   }
 }
 
-/// Of every codec, with the residuals and without, in place and not, in every floating type.
+/// Every codec, with and without residuals, in place or not, in every floating type.
 inline void expect_coded_bits_of_the_cpu(Runtime& runtime) {
   for (const Compression& compression : kTriedCodecs) {
     const bool has_large_blocks = compression.name().find(':') != std::string_view::npos;

@@ -1,5 +1,6 @@
-// Operations on SharedBuffers of GPUs where a rank has none that NCCL knows: it has refused it, or
-// the rank has joined. The fake GPUs report calls that mix what NCCL knows with other memory.
+// Operations on SharedBuffers of GPUs if one rank's buffer is not registered with NCCL: because
+// NCCL refused it, or because the rank has joined. The fake GPUs report calls that mix registered
+// and unregistered memory.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@ float value_of(int rank, std::size_t i) {
   return static_cast<float>(1000 * rank) + static_cast<float>(i);
 }
 
-/// A SharedBuffer whose element i is value_of(rank, i) at first.
+/// A SharedBuffer whose element i is initially value_of(rank, i).
 class Buffer {
  public:
   Buffer(GpuProgram& program, const std::string& name, int rank, bool is_refused)
@@ -41,7 +42,7 @@ class Buffer {
 
   const SharedBuffer& buffer() const { return buffer_; }
   std::byte* at(std::size_t i) const { return memory_.get() + i * sizeof(float); }
-  /// What lies from element `begin` on has changed to these; nothing else has.
+  /// The elements from `begin` on have changed to `values`, and no others.
   void expect(std::size_t begin, const Values& values, const std::string& what) {
     std::copy(values.begin(), values.end(), expected_.begin() + static_cast<std::ptrdiff_t>(begin));
     EXPECT_EQ(program_.read(memory_, kFloats), expected_) << what;
@@ -54,7 +55,7 @@ class Buffer {
   Values expected_;
 };
 
-/// Sums over ranks below `ranks` of elements begin to end of their buffers as they were at first.
+/// Sums of elements begin to end of the initial buffers, over the ranks below `ranks`.
 Values sums(int ranks, std::size_t begin, std::size_t end, float factor = 1.0F) {
   Values values;
   for (std::size_t i = begin; i < end; ++i) {
@@ -71,12 +72,12 @@ Values values_of(int rank, std::size_t begin, std::size_t end) {
   return values;
 }
 
-/// One rank's operations, of which `active` ranks, the first ones, take part.
+/// One rank's operations, in which the first `active` ranks take part.
 struct Operations {
   GpuProgram& program;
   Runtime& runtime;
   int active;
-  bool is_refused = false;  // what this rank uses
+  bool is_refused = false;  // this rank's buffers are not registered
 
   Buffer make(const std::string& name) const { return {program, name, runtime.rank(), is_refused}; }
   int size() const { return runtime.size(); }
@@ -115,7 +116,7 @@ struct Operations {
     EXPECT_EQ(program.read(output, 2 * length), expected);
   }
 
-  /// As many elements of each rank, or more of some.
+  /// The same number of elements from each rank, or more from some.
   void all_gather(bool is_even) const {
     const std::string name = is_even ? "even gather" : "uneven gather";
     Buffer memory = make("memory of " + name);
@@ -125,7 +126,7 @@ struct Operations {
     for (int rank = 0; rank < size(); ++rank) {
       const std::size_t count = is_even ? 5 : 2 * static_cast<std::size_t>(rank) + 1;
       counts.push_back(static_cast<std::int64_t>(count));
-      // What a joined rank brings is zeros.
+      // A joined rank contributes zeros.
       const Values part =
           rank < active ? values_of(rank, begin + 3, begin + 3 + count) : Values(count, 0.0F);
       expected.insert(expected.end(), part.begin(), part.end());
@@ -144,7 +145,7 @@ struct Operations {
     }
   }
 
-  /// Rows of a buffer to private memory; none to ranks that have joined.
+  /// Exchanges rows of a buffer into private memory; joined ranks get none.
   void exchange_rows() const {
     Buffer memory = make("exchanged");
     const auto ranks = static_cast<std::size_t>(active);
@@ -163,7 +164,7 @@ struct Operations {
     EXPECT_EQ(program.read(output, expected.size()), expected);
   }
 
-  /// From one buffer to another.
+  /// Exchanges blocks from one buffer to another.
   void exchange_blocks() const {
     Buffer from = make("from");
     Buffer to = make("to");
@@ -183,7 +184,7 @@ struct Operations {
     for (const bool is_even : {false, true}) all_gather(is_even);
     broadcasts();
     exchange_rows();
-    if (active == size()) exchange_blocks();  // those that have joined would receive some
+    if (active == size()) exchange_blocks();  // joined ranks would receive blocks
   }
 };
 

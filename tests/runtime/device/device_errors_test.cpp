@@ -1,5 +1,5 @@
-// Errors of collectives on GPUs: wrong devices, GPUs that ranks share unasked, and GPUs that fail
-// or hang.
+// Errors of collectives on GPUs: wrong devices, GPUs shared by ranks without permission, GPUs that
+// fail or hang.
 #include <chrono>
 #include <cstddef>
 #include <string>
@@ -18,7 +18,7 @@ namespace kolo::test::device_errors_test {
 
 using namespace std::chrono_literals;
 
-/// The text of the error that an all-reduce of `view` ends in, on all ranks.
+/// The text of the error with which an all-reduce of `view` fails on all ranks.
 template <class Expected>
 std::string refused(const TensorView& input, const TensorView& output,
                     AllreduceOptions options = {}) {
@@ -150,7 +150,7 @@ TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
               const auto memory = program.allocate(8);
               const TensorView view = program.view(memory, 8);
               allreduce(view, view, {.name = "good", .stream = program.stream()});
-              // Launched everywhere, and so no error yet.
+              // Launched on all ranks, so there is no error yet.
               allreduce(view, view, {.name = "bad", .stream = program.stream()});
               std::this_thread::sleep_for(1s);
               const std::string text = text_thrown_by<PeerLostError>(

@@ -1,5 +1,5 @@
-// Reductions on GPUs by direct exchange, on the fake GPU, against the CPU: sums in rank order have
-// the same bits, Adasum the same values.
+// Reductions on GPUs by direct exchange, on the fake GPU, compared with the CPU: sums in rank order
+// have the same bits, Adasum the same values.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -63,7 +63,7 @@ struct Twin {
   Tensor gpu;
 };
 
-/// Weights are large where vectors of few elements cancel.
+/// Weights are large if vectors of few elements cancel.
 double tolerance_of(DType dtype, int size) {
   switch (real_type(dtype)) {
     case DType::Float16: return 4 * size * 0x1p-10;
@@ -95,7 +95,7 @@ class DeviceExchangeTest : public testing::TestWithParam<int> {
  protected:
   int size() const { return GetParam(); }
 
-  /// Runs `body` on every rank, each with a GPU, with sums in rank order on CPUs and GPUs.
+  /// Runs `body` on every rank, each with a GPU. CPUs and GPUs sum in rank order.
   void run(const std::function<void(Runtime&)>& body) {
     Setting setting{.size = size(), .network = {.gpus_per_rank = 1, .late_launches = true}};
     setting.config.allreduce = setting.config.reduce_scatter = "direct";
@@ -148,8 +148,8 @@ TEST_P(DeviceExchangeTest, ScatteredSumsHaveTheBitsOfTheCpu) {
   });
 }
 
-/// Tensors of several lengths, in which pieces of the whole end: one operation for all on the GPU,
-/// one for each on the CPU.
+/// Tensors of several lengths, so that pieces of the whole end inside them: one operation for all
+/// on the GPU, one per tensor on the CPU.
 std::vector<Twin> reduce_group(const Runtime& runtime, DType dtype, AllreduceOptions options) {
   std::vector<Twin> twins;
   std::vector<InputOutput> group;
@@ -213,7 +213,7 @@ TEST_P(DeviceExchangeTest, AdasumOfAGroupIsThatOfEachTensor) {
 
 TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   run([&](Runtime& runtime) {
-    // In turn: all zero; the negative of the neighbour's; zero on all ranks but one.
+    // Cycles through: all zero; the negative of the neighbour's; zero on all ranks but one.
     const auto opposite = [](int rank) { return rank % 2 == 0 ? 1.0 : -2.0; };
     const auto lonely = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
     for (const auto& factor :
@@ -229,7 +229,7 @@ TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   });
 }
 
-/// As in a ring, a rank sends all but its own piece twice, or once in a reduce-scatter.
+/// As in a ring, a rank sends everything but its own piece twice, or once in a reduce-scatter.
 TEST_P(DeviceExchangeTest, SendsAsMuchAsARing) {
   constexpr std::int64_t kPiece = 840;
   for (const std::string algorithm : {"ring", "direct"}) {

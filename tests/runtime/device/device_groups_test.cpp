@@ -1,4 +1,4 @@
-// How often collectives are launched on GPUs.
+// The number of collective launches on GPUs.
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -86,7 +86,7 @@ TEST_P(DeviceGroupsTest, ReductionsInPlaceAreLaunchedTogether) {
   });
 }
 
-/// Of small ones in staging memory, and large ones where they are.
+/// Small tensors are packed in staging memory; large ones are reduced in place.
 TEST_P(DeviceGroupsTest, PackedTensorsAreOneAndTheLargeOnesAnother) {
   Setting setting = setting_with_gpus(size());
   setting.config.fusion_bytes = 400;

@@ -1,5 +1,5 @@
-// What process sets hold of a GPU and when they let it go, and what holds nobody: graphs that the
-// program captures, questions and aborts that take long.
+// The GPU resources of process sets and when they are released, and independence from slow ones:
+// graphs that the program captures, and event queries and aborts that block.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -26,7 +26,7 @@ class DeviceLifeTest : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(, DeviceLifeTest, testing::Values(1, 2, 3, 4));
 
-/// A program on three ranks, of which rank 1 learns rank 2's row counts only when `may_arrive`.
+/// A program on three ranks, where rank 1 learns rank 2's row counts only when `may_arrive` is set.
 void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
                           std::barrier<>& all_ranks) {
   constexpr int kGpuMessagesOfTheWorld = 3;
@@ -57,7 +57,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   std::thread postman;
   if (runtime.rank() == 2) {
     postman = std::thread([&] {
-      std::this_thread::sleep_for(500ms);  // for the set to overtake the rows, if it can
+      std::this_thread::sleep_for(500ms);  // time for the set to overtake the rows, if it can
       may_arrive = true;
     });
   }
@@ -77,7 +77,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));
 }
 
-/// What the world launches without a number comes before the first added set on all ranks.
+/// The world's launches without a number precede the first added set on all ranks.
 TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
   std::atomic<bool> may_arrive{true};
   std::barrier all_ranks(3);
@@ -123,7 +123,7 @@ TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
   });
 }
 
-/// Freeing may wait for the GPU.
+/// Freeing memory may wait for the GPU.
 TEST_P(DeviceLifeTest, JoinedRankUsesItsMemoryAgain) {
   constexpr int kSteps = 30;
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
@@ -154,7 +154,7 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
     program.write(memory, 8, 1.0F);
     Handle handle = allreduce_async(view, view, options);
     while (!handle.is_ready()) std::this_thread::sleep_for(1ms);
-    // On the last rank alone: all see the error.
+    // On the last rank only; all ranks get the error.
     const bool captures = runtime.rank() == size() - 1;
     if (captures) {
       hub.begin_capture(runtime.rank(), program.stream());
@@ -170,7 +170,7 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
   });
 }
 
-/// As where the program waits for its GPU inside of CUDA, which then answers nobody else.
+/// As when the program waits for its GPU inside CUDA, which then blocks other queries.
 TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
@@ -194,7 +194,7 @@ TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
   });
 }
 
-/// NCCL's may wait for a peer, or for a GPU that hangs.
+/// NCCL's abort may wait for a peer, or for a GPU that hangs.
 TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
   Config config = test_config();
   config.timeout = 300ms;

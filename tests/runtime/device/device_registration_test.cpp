@@ -1,5 +1,5 @@
-// Which memory NCCL knows, and for how long. The fake GPUs report calls in which some ranks pass
-// memory that it knows and others do not.
+// Which memory is registered with NCCL, and for how long. The fake GPUs report calls in which some
+// ranks pass registered memory and others do not.
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 int live(const FakeRegistrations::Count& count) { return count.made - count.ended; }
 
-/// Waits for what happens by itself, for half a minute at most.
+/// Waits for an asynchronous condition, for at most half a minute.
 bool comes_true(const std::function<bool()>& condition) {
   const auto until = std::chrono::steady_clock::now() + 30s;
   while (!condition()) {
@@ -46,7 +46,7 @@ void reduce_packed(GpuProgram& program, ProcessSet& set, std::size_t count) {
   tensors.expect_all(1, 2 * size);
 }
 
-/// Repeats `step` on all ranks until each of them is done, for half a minute at most.
+/// Repeats `step` on all ranks until every one of them is done, for at most half a minute.
 void repeat_until(const std::function<bool()>& is_done, const std::function<void()>& step) {
   const auto until = std::chrono::steady_clock::now() + 30s;
   while (true) {
@@ -60,7 +60,7 @@ void repeat_until(const std::function<bool()>& is_done, const std::function<void
   }
 }
 
-/// A SharedBuffer of floats on the GPU, which alone owns them.
+/// A SharedBuffer of floats on the GPU, whose only owner it is.
 class Bucket {
  public:
   static constexpr std::size_t kFloats = 100;
@@ -110,7 +110,7 @@ TEST_P(DeviceRegistrationTest, StagingIsRegisteredAsLongAsItLives) {
       reduce_packed(program, added, floats);
     }
     EXPECT_GT(count().made, 3);
-    // The GPU may not have ended with the earlier ones when the next batch looks.
+    // The GPU may not have finished the earlier batches when the next one checks.
     repeat_until([&] { return live(count()) == 1; }, [&] { reduce_packed(program, added, 10); });
     EXPECT_EQ(live(count()), 1);
     runtime.remove_process_set(added);
@@ -118,7 +118,7 @@ TEST_P(DeviceRegistrationTest, StagingIsRegisteredAsLongAsItLives) {
   });
 }
 
-/// As buckets of gradients are. No batch comes after the last one.
+/// As for buckets of gradients. No batch follows the last one.
 TEST_P(DeviceRegistrationTest, SharedBufferIsRegisteredAndKeptWhileTheProgramHasIt) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
@@ -149,7 +149,7 @@ TEST_P(DeviceRegistrationTest, OneSharedBufferIsReleasedWhileOthersAreUsed) {
   });
 }
 
-/// Neither set may keep what the other one knows, too.
+/// Neither set may keep a buffer because the other one has registered it.
 TEST_P(DeviceRegistrationTest, SharedBufferOfTwoSetsIsFreedWhenTheProgramHasItNoLonger) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
@@ -200,12 +200,12 @@ void lose_a_collective(FakeWorld& world) {
   EXPECT_THROW(reduce_packed(program, runtime.world(), 10), PeerLostError);
   kept.give_up();
   std::this_thread::sleep_for(50ms);
-  EXPECT_FALSE(kept.is_freed());  // NCCL still knows it
+  EXPECT_FALSE(kept.is_freed());  // it is still registered with NCCL
   world.hub()->let_go(runtime.rank());
   EXPECT_TRUE(comes_true([&] { return kept.is_freed(); }));
 }
 
-/// NCCL's abort ends registrations, after which NCCL knows the communicator no longer.
+/// NCCL's abort ends registrations, and the communicator is invalid afterwards.
 TEST(DeviceFailureTest, AbortEndsAllRegistrationsAndReleasesBuffers) {
   std::shared_ptr<FakeGpuHub> hub;
   run_ranks(3,
@@ -220,7 +220,7 @@ TEST(DeviceFailureTest, AbortEndsAllRegistrationsAndReleasesBuffers) {
   }
 }
 
-/// It must not be used with what the other ranks have registered.
+/// It must not be used together with registered memory of the other ranks.
 TEST(DeviceFailureTest, StagingThatIsRefusedLaterEndsTheSetOnAllRanks) {
   run_ranks(3,
             [&](FakeWorld& world) {

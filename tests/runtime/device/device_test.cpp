@@ -1,5 +1,5 @@
-// What collectives on GPUs promise beyond those on the CPU: order by streams, and memory kept as
-// long as it is used. On the fake GPUs, which report what nobody waits for.
+// Guarantees of collectives on GPUs beyond those on the CPU: stream order, and memory kept while it
+// is used. Runs on the fake GPUs, which report missing synchronization.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -46,7 +46,7 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
   });
 }
 
-/// NCCL runs one rank by another kernel, which divides large tensors among blocks.
+/// NCCL has a special kernel for one rank, which divides large tensors among blocks.
 TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     constexpr std::size_t kCount = 100'003;
@@ -87,7 +87,7 @@ TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
     }
     program.synchronize();
     const auto until = std::chrono::steady_clock::now() + 30s;
-    // The runtime looks from time to time. Each batch takes the double a millisecond at least.
+    // The runtime checks periodically. Each batch takes at least a millisecond on the fake GPU.
     while (runtime.world().metrics().gpu_seconds < 2e-3) {
       ASSERT_LT(std::chrono::steady_clock::now(), until);
       std::this_thread::sleep_for(1ms);
@@ -105,7 +105,7 @@ TEST_P(DeviceTest, KeepsMemoryUntilTheGpuIsThroughWithIt) {
     GpuProgram program(world);
     const auto result = program.allocate(64);
     for (int step = 0; step < 20; ++step) {
-      // Nobody else keeps the input.
+      // Only the operation owns the input.
       auto input = program.allocate(64);
       program.write(input, 64, static_cast<float>(runtime.rank() + step));
       const TensorView from = program.view(input, 64);
@@ -181,7 +181,8 @@ TEST_P(DeviceTest, GatheredRowsGoToMemoryThatTheProgramWasStillUsing) {
     program.write(input, 4, static_cast<float>(runtime.rank()));
     allgather(program.view(input, 4),
               [&](const std::vector<std::int64_t>&) {
-                // As an allocator that orders memory by streams: its last use is not over.
+                // Like a stream-ordered allocator, which reuses memory before its last use has
+                // completed.
                 program.write(output, 4 * static_cast<std::size_t>(size()), -1.0F);
                 return output.get();
               },

@@ -12,7 +12,7 @@
 
 namespace kolo::runtime::launch_order_test {
 
-/// World rank 0, to which a question is in flight whose data may never arrive.
+/// A communicator of world rank 0 with a request in flight whose data may never arrive.
 class HalfArrived final : public Communicator {
  public:
   struct State {
@@ -46,7 +46,7 @@ class HalfArrived final : public Communicator {
   bool is_probed_ = false;
 };
 
-/// As many calls as lead to one more probe.
+/// Makes as many calls as lead to one more probe.
 void look_once_more(LaunchOrder& order, const HalfArrived::State& state) {
   for (const int before = state.looks; state.looks == before;) order.serve();
 }

@@ -1,4 +1,4 @@
-// Ranks whose programs use GPUs: the fake ones, which report what nobody waits for.
+// Ranks whose programs use fake GPUs, which report missing synchronization.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace kolo::test {
 
-/// One rank: a stream of its program's, and floats on its GPU.
+/// One rank's program: a stream, and floats on its GPU.
 class GpuProgram {
  public:
   explicit GpuProgram(FakeWorld& world)
@@ -52,7 +52,7 @@ class GpuProgram {
                   .writes = {ByteRange(memory.get(), values.size() * sizeof(float))},
                   .run = [=] { std::copy(values.begin(), values.end(), data); }});
   }
-  /// Those that a kernel on the program's stream finds there.
+  /// The elements that a kernel on the program's stream reads.
   std::vector<float> read(const std::shared_ptr<std::byte>& memory, std::size_t floats) {
     std::vector<float> values(floats);
     const std::byte* const data = memory.get();
@@ -60,13 +60,13 @@ class GpuProgram {
                  {.name = "consumer",
                   .reads = {ByteRange(data, floats * sizeof(float))},
                   .run = [&values, data] {
-                    if (values.empty()) return;  // memcpy takes no null
+                    if (values.empty()) return;  // memcpy rejects null
                     std::memcpy(values.data(), data, values.size() * sizeof(float));
                   }});
     hub_->synchronize(rank_, stream());
     return values;
   }
-  /// NCCL will not know it.
+  /// This memory cannot be registered with NCCL.
   void refuse_registration(const std::shared_ptr<std::byte>& memory) {
     hub_->refuse_registration(memory.get());
   }
@@ -79,7 +79,7 @@ class GpuProgram {
   std::shared_ptr<CUstream_st> stream_;
 };
 
-/// Tensors of a program, each with a number of floats.
+/// A program's tensors, each with its own number of floats.
 class Tensors {
  public:
   Tensors(GpuProgram& program, std::vector<std::size_t> counts)
@@ -90,7 +90,7 @@ class Tensors {
   std::size_t size() const { return counts_.size(); }
   TensorView view(std::size_t i) const { return program_.view(memory_[i], counts_[i]); }
   std::byte* data(std::size_t i) const { return memory_[i].get(); }
-  /// value, value + 1, … in all elements of each tensor.
+  /// Writes value, value + 1, … to the tensors, one number per tensor.
   void write(float value) {
     for (std::size_t i = 0; i < size(); ++i) {
       program_.write(memory_[i], counts_[i], value + static_cast<float>(i));
@@ -123,7 +123,7 @@ inline std::vector<int> everybody(int size) {
   return ranks;
 }
 
-/// Runs `body` on every rank, without a hazard, in a world with these faults.
+/// Runs `body` on every rank, in a world with these options, and expects no hazard.
 inline void run_programs(const Setting& setting,
                          const std::function<void(Runtime&, FakeWorld&)>& body,
                          const std::vector<Fault>& faults = {}) {

@@ -17,7 +17,7 @@ namespace kolo::runtime::batch_queue_test {
 using namespace std::chrono_literals;
 using Clock = BatchQueue::Clock;
 
-/// What the batches of a test await, and what they have done.
+/// The conditions that a test's batches await, and a log of their actions.
 struct Script {
   bool may_finish = false;
   int polls = 0;
@@ -90,7 +90,7 @@ TEST(BatchQueueTest, WaitingBatch_IsPolledAsOftenAsAsked) {
   BatchQueue queue;
   Script script;
   push(queue, wait(script));
-  queue.advance(1);  // begins the task, which polls once more
+  queue.advance(1);  // starts the task, which polls once more
   script.polls = 0;
   EXPECT_FALSE(queue.advance(1).has_progressed);
   EXPECT_EQ(script.polls, 1);
@@ -155,7 +155,7 @@ TEST(BatchQueueTest, Place_IsReachedOnceEverythingBeforeItHasEnded) {
   Script script;
   push(queue, wait(script));
   const auto after = push(other, await_place(queue.after_all()));
-  push(queue, move_chunks(script, 1));  // comes later: not awaited
+  push(queue, move_chunks(script, 1));  // queued later: not awaited
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(other.advance(1).operations.empty());
   script.may_finish = true;
   advance_to_the_end(queue);

@@ -1,4 +1,4 @@
-// What a lane promises to threads that come at odd moments.
+// A lane whose threads make progress steps at unusual moments.
 #include "runtime/lane/lane.hpp"
 
 #include <functional>
@@ -19,9 +19,9 @@ namespace kolo::test::lane_test {
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 
-// A thread that waits on a handle may be about to begin a progress step when another thread ends
-// the Runtime, and with it the configuration, the world and MPI. AddressSanitizer sees a step too
-// many.
+// A waiting thread may be about to begin a progress step when another thread ends the Runtime, and
+// with it the configuration, the world and MPI. AddressSanitizer reports a step that comes too
+// late.
 TEST(LaneTest, ProgressStepAfterShutdown_TouchesNothing) {
   std::latch all_have_ended(2);
   run_ranks(2,
@@ -39,7 +39,7 @@ TEST(LaneTest, ProgressStepAfterShutdown_TouchesNothing) {
             {.nodes = 2});
 }
 
-// Runs `at_work` on rank 0 within a progress step, and returns when both ranks have gathered.
+// Runs `at_work` on rank 0 during a progress step, and returns when both ranks have gathered.
 void gather(Runtime& runtime, const std::function<void()>& at_work) {
   Tensor tensor(2);
   std::vector<float> rows(4);

@@ -14,7 +14,7 @@ namespace kolo::runtime::lost_batches_test {
 
 using namespace std::chrono_literals;
 
-/// Of rank 0 of four; the test says what is under way.
+/// A communicator of rank 0 of four; the test sets what is in flight.
 class FailedCommunicator final : public Communicator {
  public:
   UnderWay under_way;
@@ -93,7 +93,7 @@ TEST_F(LostBatchesTest, SendOfALiveRank_IsReceivedFirst) {
   network_->under_way.from = {3, 1};
   EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(drained_after(400ms), 0u);
-  network_->under_way.from = {3};  // the dead one's will not come
+  network_->under_way.from = {3};  // the dead rank's message will not arrive
   EXPECT_EQ(drained_after(401ms), 1u);
 }
 

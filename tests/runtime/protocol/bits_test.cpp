@@ -22,7 +22,7 @@ TEST(BitsTest, SetBits_AreHeldAcrossWords) {
   Bits bits = make({200, 0, 63, 64});
   EXPECT_EQ(list(bits), (std::vector<int>{0, 63, 64, 200}));
   bits.reset(63);
-  bits.reset(1000);  // beyond what is stored
+  bits.reset(1000);  // beyond the stored words
   EXPECT_FALSE(bits.test(63));
   EXPECT_TRUE(bits.test(64));
   EXPECT_FALSE(bits.test(1000));

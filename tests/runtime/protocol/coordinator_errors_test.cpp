@@ -1,5 +1,5 @@
-// The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. What random
-// timing does to them is the simulator's business.
+// The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. The
+// simulator tests them with random timing.
 
 #include <chrono>
 #include <string>
@@ -45,8 +45,8 @@ TEST(CoordinatorErrorsTest, TwoKnownRequestsOfOneName_AreAMismatch) {
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
-// Rank 0 has what is predicted, so it posts without waking rank 1, which has announced its own
-// request: only the patience of rank 0 brings the two together (rule 4).
+// Rank 0 has the predicted request, so it posts without waking rank 1, which has announced its own
+// request: only the patience of rank 0 resolves this (rule 4).
 TEST(CoordinatorErrorsTest, PredictedRequestAgainstAnAnnouncedOne_IsAMismatch) {
   Lockstep ranks(2, patient());
   const Request other = Lockstep::request("a", 9);

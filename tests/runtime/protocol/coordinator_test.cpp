@@ -1,5 +1,5 @@
-// The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. What random
-// timing does to them is the simulator's business.
+// The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. The
+// simulator tests them with random timing.
 
 #include "runtime/protocol/coordinator.hpp"
 
@@ -129,7 +129,7 @@ TEST(CoordinatorTest, JoinedRank_ContributesTheIdentityUntilAllHaveJoined) {
 TEST(CoordinatorTest, PendingRequests_EndBeforeTheJoin) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "known");
-  for (int rank = 0; rank < 3; ++rank) {  // each has something that nobody else submits
+  for (int rank = 0; rank < 3; ++rank) {  // each has a request that no other rank submits
     ranks.submit(rank, 1, rank == 0 ? "known" : "new of " + std::to_string(rank));
     ranks[rank].join(2);
   }

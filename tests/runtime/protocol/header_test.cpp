@@ -7,7 +7,7 @@
 
 namespace kolo::runtime::header_test {
 
-/// The headers of three ranks that differ in every field.
+/// Headers of three ranks, different in every field.
 std::vector<Header> three_headers() {
   std::vector<Header> headers(3);
   for (Header& header : headers) header.exchange = 7;
@@ -20,7 +20,7 @@ std::vector<Header> three_headers() {
   headers[1].ready = headers[1].own;
   headers[1].has_expired = true;
   headers[1].joined.set(1);
-  headers[2].ready.set(1);  // joined: ready for what it has not got
+  headers[2].ready.set(1);  // joined: ready for requests it does not have
   headers[2].ready.set(2);
   headers[2].has_stalled = true;
   headers[2].joined.set(2);

@@ -21,7 +21,7 @@ std::string predicted(const History& history) {
   return letters;
 }
 
-/// How many of `letters` were not what was predicted when they ran.
+/// How many of `letters` were predicted wrongly when they ran.
 int mistakes(History& history, const std::string& letters) {
   int count = 0;
   for (const char letter : letters) {
@@ -66,7 +66,7 @@ TEST(HistoryTest, DisjointPhases_ArePredicted) {
 
 TEST(HistoryTest, PhasesWithRandomOrders_AreToldApart) {
   History history;
-  // Rounds {a b c} and {d e} alternate; within a round the order changes.
+  // Rounds {a b c} and {d e} alternate; the order within a round changes.
   run(history,
       "abc"
       "de"

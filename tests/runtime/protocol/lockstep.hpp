@@ -15,9 +15,8 @@
 
 namespace kolo::runtime {
 
-/// The coordinators of a few ranks, in lockstep: whatever one shows or sends, the others see at
-/// once. Uses are numbered by the tests; names of what ran are written one after another, a batch a
-/// word.
+/// The coordinators of a few ranks, in lockstep: headers and messages are visible to the others
+/// immediately. Tests number the uses. The names of what ran are listed one word per batch.
 class Lockstep {
  public:
   explicit Lockstep(int ranks, Coordinator::Options options = {})
@@ -45,7 +44,7 @@ class Lockstep {
   }
   void wait(int rank, UseId use) { (*this)[rank].wait_for(use); }
 
-  /// Lets `time` pass, then lets every rank go on until none has anything left to do.
+  /// Lets `time` pass, then runs every rank until none has anything left to do.
   void go_on(Time time = Time{0}) {
     now_ += time;
     for (bool moved = true; moved;) {
@@ -54,7 +53,7 @@ class Lockstep {
     }
   }
 
-  /// A use submitted and awaited on every rank, up to its end.
+  /// Submits a use on every rank, and waits for its end.
   void run_everywhere(UseId use, const std::string& name) {
     for (int rank = 0; rank < size(); ++rank) {
       submit(rank, use, name);
@@ -64,7 +63,7 @@ class Lockstep {
   }
 
   std::string ran(int rank) const { return log(rank).ran; }
-  /// The kind and text of the error in which a use ended, or nothing.
+  /// The kind and text of a use's error, if any.
   std::optional<Failure> failure(int rank, UseId use) const {
     const auto found = log(rank).failed.find(use);
     if (found == log(rank).failed.end()) return std::nullopt;
@@ -134,12 +133,12 @@ class Lockstep {
 
   std::vector<Coordinator> cores_;
   std::vector<Log> log_;
-  std::vector<std::array<Header, 2>> headers_;  // two slots a rank
+  std::vector<std::array<Header, 2>> headers_;  // two slots per rank
   std::uint64_t wake_up_request_ = 0;
   Time now_{0};
 };
 
-/// Options under which ranks wait 5 ms for one another and count as lost after a second.
+/// Options with a patience of 5 ms; ranks count as lost after a second.
 inline Coordinator::Options patient() {
   Coordinator::Options options;
   options.patience = std::chrono::milliseconds(5);

@@ -8,7 +8,7 @@
 
 namespace kolo::runtime::recurrence_test {
 
-/// By comparing one by one.
+/// Computed by comparing element by element.
 std::uint32_t length_of(const Recurrence& sequence, std::size_t distance) {
   std::uint32_t length = 0;
   while (distance + length < sequence.size() &&

@@ -57,7 +57,7 @@ TEST(RequestTableTest, LastRun_OrdersRequestsByAge) {
   RequestTable table;
   table.add(0, make("a", 1));
   table.add(1, make("b", 1));
-  EXPECT_LT(table.last_run(0), table.last_run(1));  // what is new counts as used
+  EXPECT_LT(table.last_run(0), table.last_run(1));  // a new request counts as used
   table.touch(0);
   EXPECT_GT(table.last_run(0), table.last_run(1));
 }

@@ -1,5 +1,5 @@
 // The protocol in virtual time: 2,000 random scenarios (the protocol_gate tool runs 100,000), and
-// scenarios made on purpose.
+// hand-written scenarios.
 
 #include "support/protocol/simulator.hpp"
 
@@ -17,7 +17,7 @@ using Kind = Step::Kind;
 
 constexpr std::uint64_t kSeeds = 2'000;
 
-/// `names` small all-reduces, two variants each, on ranks that do nothing yet.
+/// `names` small all-reduces with two variants each, on ranks with empty programs.
 Scenario make_scenario(int ranks, int names) {
   Scenario scenario;
   scenario.seed = 1;
@@ -39,7 +39,7 @@ void add(Scenario& scenario, int rank, const Program& steps) {
   program.insert(program.end(), steps.begin(), steps.end());
 }
 
-/// All names in order, then a wait for all of them.
+/// Submits all names in order, then waits for all of them.
 Program round(int names) {
   Program steps;
   for (int name = 0; name < names; ++name) steps.push_back({Kind::Submit, name});
@@ -149,14 +149,14 @@ TEST(SimulatorTest, Mismatch_EndsOneUseOnly) {
     for (int rank = 0; rank < 5; ++rank) {
       for (int i = 0; i < 5; ++i) add(scenario, rank, round(2));
     }
-    scenario.programs[3][6].variant = 1;  // of n0 in the third round
+    scenario.programs[3][6].variant = 1;  // n0 in the third round
     const Result result = simulate(scenario);
     EXPECT_EQ(result.violation, "");
     EXPECT_EQ(result.outcomes, 10u);
   }
 }
 
-/// The victim does one thing more in each run: no moment of its life is left out.
+/// In each run the victim takes one step more, so that it dies at every possible moment.
 void die_at_every_moment(Fault::Kind kind, int victim, bool by_messages) {
   for (int after = 1; after < 80; ++after) {
     Scenario scenario = make_scenario(4, 2);

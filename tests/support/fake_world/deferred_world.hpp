@@ -11,10 +11,10 @@
 
 namespace kolo::test {
 
-/// Another world whose messages move on one thread only, as MPI's with MPI_THREAD_FUNNELED.
+/// Wraps another world so that its messages move on one thread only, as with MPI_THREAD_FUNNELED.
 class DeferredWorld final : public comm::World {
  public:
-  /// Both outlive it.
+  /// Both must outlive it.
   DeferredWorld(comm::World& inner, comm::MessagingThread& thread)
       : inner_(inner), thread_(thread) {}
 
@@ -40,7 +40,7 @@ class DeferredWorld final : public comm::World {
 
   comm::World& inner_;
   comm::MessagingThread& thread_;
-  // The inner world makes windows with communicators of its own only.
+  // The inner world makes windows only with communicators of its own.
   std::map<Communicator*, std::unique_ptr<Communicator>> for_windows_;
 };
 

@@ -23,7 +23,7 @@
 
 namespace kolo::test {
 
-/// On its way from one rank to another.
+/// A message in transit from one rank to another.
 struct Message {
   int source = 0;  // world rank
   int tag = 0;
@@ -33,7 +33,7 @@ struct Message {
 };
 using MessageList = std::list<std::shared_ptr<Message>>;
 
-/// The messages to one rank on one channel, arrived or on their way, in the order they were sent.
+/// The messages to one rank on one channel, arrived or in transit, in the order they were sent.
 struct Mailbox {
   std::mutex lock;
   MessageList messages;
@@ -60,7 +60,7 @@ struct FakeMemory {
   std::vector<Line> lines;
 };
 
-/// What the ranks of one fake world share. Any thread may call.
+/// State that the ranks of one fake world share. Thread-safe.
 class FakeNetwork {
  public:
   FakeNetwork(int size, FakeOptions options)
@@ -86,9 +86,9 @@ class FakeNetwork {
     message->due = std::chrono::steady_clock::now() + random_delay();
     if (is_dead(source) || is_dead(destination)) return message;
     Mailbox& mailbox = mailbox_of(channel, destination);
-    const std::lock_guard lock(mailbox.lock);  // plug_in looks at messages under it
+    const std::lock_guard lock(mailbox.lock);  // plug_in reads messages under this lock
     if (is_cut(source, destination)) message->due = std::chrono::steady_clock::time_point::max();
-    for (const auto& earlier : mailbox.messages) {  // messages keep their order
+    for (const auto& earlier : mailbox.messages) {  // preserves message order
       if (earlier->source == source && earlier->tag == tag) {
         message->due = std::max(message->due, earlier->due);
       }
@@ -98,7 +98,7 @@ class FakeNetwork {
   }
 
   void unplug(int rank) { is_unplugged_[static_cast<std::size_t>(rank)] = true; }
-  /// What was sent meanwhile arrives, in order.
+  /// Messages that were held back since unplug() now arrive, in order.
   void plug_in(int rank) {
     is_unplugged_[static_cast<std::size_t>(rank)] = false;
     const std::lock_guard lock(lock_);
@@ -116,7 +116,7 @@ class FakeNetwork {
     return mailboxes_[{channel, rank}];
   }
 
-  /// The memory of the next window of `members` on a channel, once all of them have come for it.
+  /// The memory of the next window of `members` on a channel, ready once all of them have arrived.
   struct WindowRequest {
     std::shared_ptr<FakeMemory> memory;
     std::size_t arrived = 0;

@@ -70,7 +70,7 @@ class FakeCommunicator final : public Communicator {
     comm::check_message(*this, 0, rank_, tag);
     const std::lock_guard lock(mailbox_.lock);
     match();
-    const auto now = Clock::now();  // one look, as in match
+    const auto now = Clock::now();  // read once, as in match
     for (const auto& message : mailbox_.messages) {
       if (message->tag != tag || message->due > now) continue;
       const auto member = std::find(ranks_.begin(), ranks_.end(), message->source);
@@ -79,7 +79,7 @@ class FakeCommunicator final : public Communicator {
     return std::nullopt;
   }
 
-  UnderWay give_up_receives() override {  // messages arrive all at once or not at all
+  UnderWay give_up_receives() override {  // a message arrives whole or not at all
     const std::lock_guard lock(mailbox_.lock);
     receives_.clear();
     return {};
@@ -88,7 +88,7 @@ class FakeCommunicator final : public Communicator {
  private:
   struct Send {
     std::shared_ptr<Message> message;
-    std::span<const std::byte> data;  // which must stay as it was
+    std::span<const std::byte> data;  // must not change before the send is ready
   };
   struct Receive {
     std::uint64_t token;
@@ -101,10 +101,10 @@ class FakeCommunicator final : public Communicator {
 
   int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
 
-  /// Gives arrived messages to the receives that wait for them, in the order of both. Locked.
+  /// Matches arrived messages to pending receives, in order. The caller holds the lock.
   void match() {
     const auto now =
-        Clock::now();  // one look: a later receive must not find what an earlier missed
+        Clock::now();  // read once: a later receive must not match what an earlier one missed
     for (Receive& receive : receives_) {
       if (receive.is_done) continue;
       const auto found = std::find_if(
@@ -130,7 +130,7 @@ class FakeCommunicator final : public Communicator {
 
   bool test(std::uint64_t token) override {
     const std::lock_guard lock(mailbox_.lock);
-    match();  // as in MPI, whoever looks at one transfer moves all of them on
+    match();  // as in MPI, testing one transfer makes progress on all
     if (const auto send = sends_.find(token); send != sends_.end()) {
       const Send sent = send->second;
       if (!sent.message->is_received) return false;

@@ -20,20 +20,20 @@ class FakeNetwork;
 /// How the network between fake ranks behaves.
 struct FakeOptions {
   int nodes = 1;  ///< contiguous blocks of ranks that share memory
-  /// Messages arrive up to this much later, at random from `seed`, in order per (sender, tag).
+  /// A message's random delay is at most this, drawn from `seed`. Order holds per (sender, tag).
   std::chrono::microseconds longest_delay{0};
   std::uint64_t seed = 1;
-  /// A send is ready only once it has been received, as MPI does with long messages.
+  /// A send completes only once it has been received, as long messages do in MPI.
   bool rendezvous = false;
   bool has_shared_memory = true;  ///< otherwise make_window fails on all ranks
-  int gpus_per_rank = 0;          ///< of which a rank uses one; see FakeGpuHub
-  /// As NCCL does without blocking, collectives on GPUs reach their stream only when somebody looks
-  /// whether they have: what is put there before comes before them.
+  int gpus_per_rank = 0;          ///< a rank uses one of them; see FakeGpuHub
+  /// Like a non-blocking NCCL, a collective reaches its stream only when the communicator is
+  /// polled: work enqueued before the poll runs ahead of it.
   bool late_launches = false;
-  /// Collectives start on a GPU in the order of their launch, as NCCL from 2.26 on can. Otherwise
-  /// what no event orders is a hazard.
+  /// A GPU starts collectives in launch order, as NCCL can from 2.26 on. Otherwise two collectives
+  /// that no event orders are a hazard.
   bool starts_in_order = true;
-  bool is_one_gpu = false;  ///< all ranks use the same
+  bool is_one_gpu = false;  ///< all ranks use the same one
 };
 
 /// A world whose ranks are threads of one process, each with its own FakeWorld. Windows are plain
@@ -47,20 +47,20 @@ class FakeWorld final : public comm::World {
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
   Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                    std::shared_ptr<SharedWindow>& window) override;
-  /// Those of the whole node, as a process sees them.
+  /// The GPUs of the whole node, as a process sees them.
   comm::Gpus* gpus() override;
   std::vector<int> dead_peers() override;
   void mark_broken() noexcept override { is_broken_ = true; }
 
   /// A communicator over all ranks, on channel 0.
   std::unique_ptr<Communicator> make_communicator();
-  /// What the GPUs of all ranks share; null where there are none.
+  /// The hub of all ranks' GPUs; null without GPUs.
   std::shared_ptr<FakeGpuHub> hub() const;
   bool is_broken() const { return is_broken_; }
-  /// From now on the other ranks see this one as ended, and nothing more leaves or reaches it.
+  /// From now on other ranks see this rank as ended, and it neither sends nor receives.
   void die();
-  /// From now on messages pass only between ranks that are unplugged and between those that are
-  /// not, as where a host's cable is pulled; nobody sees anyone end.
+  /// From now on messages pass only among unplugged ranks, and among the others, as when a host's
+  /// network cable is pulled. No rank appears to have ended.
   void unplug();
   void plug_in();
 
@@ -73,8 +73,8 @@ class FakeWorld final : public comm::World {
   std::atomic<bool> is_broken_{false};
 };
 
-/// Runs `body` once per rank, each on a thread of its own, and waits for all. What ranks throw is
-/// thrown again as one std::runtime_error whose text names each rank that threw.
+/// Runs `body` once per rank, each on its own thread, and waits for all of them. If ranks throw,
+/// throws one std::runtime_error whose text names each of them.
 void run_ranks(int size, const std::function<void(FakeWorld&)>& body, FakeOptions options = {});
 
 }  // namespace kolo::test

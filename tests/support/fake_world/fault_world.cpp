@@ -18,7 +18,7 @@ struct FaultWorld::Plan {
   std::function<void()> on_death;
   std::atomic<bool> is_dead{false};
 
-  /// The fault that strikes this message, if any.
+  /// The fault that applies to this message, if any.
   std::optional<Fault> strike(int channel, int destination, int tag) {
     const auto fits = [](int wanted, int given) {
       return wanted == Fault::kAny || wanted == given;
@@ -107,7 +107,8 @@ class FaultCommunicator final : public Communicator {
   }
 
  private:
-  /// A message that leaves later, or a receive, whose test gives the former their chance to leave.
+  /// A delayed message, or a receive: testing a receive also gives delayed messages a chance to
+  /// leave.
   struct Held {
     std::uint64_t token;
     std::span<const std::byte> data;
@@ -136,7 +137,7 @@ class FaultCommunicator final : public Communicator {
     });
   }
 
-  /// Sends what is due, and nothing past an earlier message of the same tag.
+  /// Sends messages that are due, but never overtakes an earlier one with the same peer and tag.
   void release() {
     if (unsent_ == 0) return;
     const auto now = Clock::now();
@@ -181,7 +182,7 @@ class FaultCommunicator final : public Communicator {
   int channel_;
   std::shared_ptr<FaultWorld::Plan> plan_;
   std::list<Held> held_;
-  std::size_t unsent_ = 0;  // of held_
+  std::size_t unsent_ = 0;  // entries of held_
   std::uint64_t last_token_ = 0;
 };
 

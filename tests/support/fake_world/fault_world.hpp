@@ -13,14 +13,14 @@
 
 namespace kolo::test {
 
-/// What happens to messages that a rank sends: to those that match, after the first `skip` of them,
-/// and to `count` at most.
+/// A fault of the messages that a rank sends. It applies to messages that match, after the first
+/// `skip` of them, at most `count` times.
 struct Fault {
   enum class Kind : std::uint8_t {
-    Drop,     ///< it never arrives, though the sender sees it leave
-    Delay,    ///< it leaves `delay` later, or once `until` is true, and so do those behind it
-    Corrupt,  ///< one bit arrives changed
-    Die,      ///< from here on nothing leaves this rank or reaches it
+    Drop,     ///< never arrives, although the send completes
+    Delay,    ///< leaves `delay` later, or once `until` is true, and later ones wait behind it
+    Corrupt,  ///< arrives with one bit flipped
+    Die,      ///< from here on this rank neither sends nor receives
   };
   static constexpr int kAny = -1;
 
@@ -34,7 +34,7 @@ struct Fault {
   const std::atomic<bool>* until = nullptr;
 };
 
-/// A world in which things go wrong: passes everything on to another one, except for the faults.
+/// Injects faults; everything else is passed on to another world.
 class FaultWorld final : public comm::World {
  public:
   /// `on_death` is called once when a fault of kind Die strikes.

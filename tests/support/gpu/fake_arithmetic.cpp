@@ -14,7 +14,7 @@
 namespace kolo::test {
 namespace {
 
-/// Of any integer type; a bool counts as 0 or 1.
+/// Accepts any integer type; a bool counts as 0 or 1.
 void widen(const std::byte* from, DType dtype, std::vector<std::int64_t>& values) {
   const DType type = dtype == DType::Bool ? DType::UInt8 : dtype;
   base::convert(type, from, DType::Int64, values.data(), values.size());

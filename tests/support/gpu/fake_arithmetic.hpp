@@ -6,13 +6,13 @@ namespace kolo::test {
 
 /// The arithmetic of comm::Gpu on plain memory.
 
-/// Throws InvalidArgument for what comm::Gpu does not convert.
+/// Throws InvalidArgument for conversions that comm::Gpu does not support.
 void check_conversion(const comm::DeviceConversion& conversion);
 void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conversion);
 
 void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
                     std::byte* to);
-/// Sets products[a * n + b] of n vectors.
+/// Sets products[a * n + b] for n vectors.
 void multiply_vectors(const comm::DeviceVectors& vectors, double* products);
 
 }  // namespace kolo::test

@@ -24,7 +24,7 @@ std::shared_ptr<const Codec> codec_of(const base::CodecFormat& format) {
   return {std::shared_ptr<void>(), &compression::one_bit()};
 }
 
-/// Calls `visit(first, length, bytes of payloads before it)` for each block.
+/// Calls `visit(first element, length, bytes of the payloads before it)` for each block.
 template <class Visit>
 void for_each_block(const comm::DeviceCodec& codec, std::size_t count, const Visit& visit) {
   const std::size_t block = codec.format.block();

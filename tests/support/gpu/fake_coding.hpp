@@ -6,7 +6,7 @@
 
 namespace kolo::test {
 
-/// What comm::Gpu does with codecs, on plain memory, by the codecs of the CPU.
+/// The codec operations of comm::Gpu, on plain memory, done by the CPU's codecs.
 
 void encode_run(const comm::DeviceCodec& codec, const comm::CodedRun& run, DType from);
 void decode_run(const comm::DeviceCodec& codec, const comm::CodedRun& run, DType to, double factor);

@@ -13,7 +13,7 @@ namespace {
 using Kind = FakeCall::Kind;
 using Counts = std::span<const std::size_t>;
 
-/// The bytes of rank `rank`'s elements, after those of lower ranks.
+/// The byte range of one rank's elements, which follow those of lower ranks.
 struct Place {
   std::size_t offset;
   std::size_t size;
@@ -75,15 +75,16 @@ std::string kind_name(Kind kind) {
   return {};
 }
 
-/// What all ranks must call alike: everything but the counts of AllToAll.
+/// Whether two ranks' calls match: everything but AllToAll's counts must be equal.
 bool agree(const FakeCall& one, const FakeCall& other) {
   return one.kind == other.kind && one.dtype == other.dtype && one.root == other.root &&
          one.reduction.op == other.reduction.op && one.reduction.factor == other.reduction.factor &&
          (one.kind == Kind::AllToAll || one.counts == other.counts);
 }
 
-/// What NCCL's kernel for one rank reaches before 2.29.7 where there is a factor: as many bytes for
-/// each block, a multiple of 16, rounded down.
+/// The bytes that NCCL's kernel for one rank processes before 2.29.7 if there is a factor. Each
+/// block takes bytes / blocks, rounded down and then up to a multiple of 16, so the last bytes may
+/// be missed.
 std::size_t reached_by_one_rank(std::size_t bytes) {
   constexpr std::size_t kBytesPerBlock = std::size_t{16} << 10;
   constexpr std::size_t kMostBlocks = 32;
@@ -157,7 +158,7 @@ MemoryOperation accesses_of(const FakeCall& call, int rank) {
     return operation;
   }
   operation.reads.push_back(input);
-  // In place, the other ranks' parts are scratch memory.
+  // In place, the other ranks' pieces are scratch memory.
   const bool is_in_place = call.kind == Kind::ReduceScatter && overlap(input, output);
   operation.writes.push_back(is_in_place ? input : output);
   return operation;

@@ -12,30 +12,30 @@
 
 namespace kolo::test {
 
-/// One rank's call of a DeviceCommunicator.
+/// One rank's call of a collective of DeviceCommunicator.
 struct FakeCall {
   enum class Kind : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast, AllToAll };
 
   Kind kind;
   const std::byte* input;
   std::byte* output;
-  std::vector<std::size_t> counts;      ///< one, or one per rank; of AllToAll those sent
+  std::vector<std::size_t> counts;      ///< one, or one per rank; for AllToAll the counts sent
   std::vector<std::size_t> received{};  ///< AllToAll only
   DType dtype;
   comm::DeviceReduction reduction{};
   int root = 0;
-  /// Whether the communicator knew the memory when this was launched; empty for no memory.
+  /// Whether the memory was registered with the communicator at launch; empty for no memory.
   std::optional<bool> has_registered_input{};
   std::optional<bool> has_registered_output{};
 };
 
-/// What a call is given. Empty where it uses none.
+/// The memory of a call; a range that it does not use is empty.
 struct CallMemory {
   ByteRange input;
   ByteRange output;
 };
 
-/// The calls of a group, or one.
+/// The calls of a group, or a single call.
 struct FakeLaunch {
   std::vector<FakeCall> calls{};
   comm::DeviceStream stream = nullptr;
@@ -44,30 +44,30 @@ struct FakeLaunch {
 /// For example "all_reduce of 5 float32 by Sum".
 std::string describe(const FakeCall& call);
 
-/// Throws InvalidArgument for what NCCL does not support, and for a wrong number of counts.
+/// Throws InvalidArgument for calls that NCCL does not support, and for a wrong number of counts.
 void check_call(const FakeCall& call, int ranks);
 
 CallMemory memory_of(const FakeCall& call, int rank);
 
-/// What the call of `rank` reads and writes.
+/// The memory that `rank` reads and writes in this call.
 MemoryOperation accesses_of(const FakeCall& call, int rank);
 
-/// Why input and output may not overlap like this; empty if they may.
+/// An error text if input and output overlap in a way that is not allowed; otherwise empty.
 std::string misplacement_of(const FakeCall& call, int rank);
 
-/// Which calls of one group of `rank` are in each other's way; empty if none are. A group has no
-/// order.
+/// An error text if calls of one group of `rank` use the same memory; otherwise empty. The calls of
+/// a group have no order.
 std::string conflict_among(std::span<const FakeCall> calls, int rank);
 
-/// What differs between the calls of two ranks; empty if all match.
+/// An error text if the calls of two ranks differ; empty if all match.
 std::string disagreement_among(std::span<const FakeCall> calls);
 
-/// Where the calls of all ranks mix registered memory with memory that is not; empty if they do
-/// not. All have registered inputs or none does, and likewise outputs. Where elements are only
-/// moved, inputs and outputs are alike, too.
+/// An error text if the ranks' calls mix registered and unregistered memory; otherwise empty.
+/// Either all inputs are registered or none is, and likewise outputs. If elements are only moved,
+/// inputs and outputs must also agree with each other.
 std::string mixture_among(std::span<const FakeCall> calls);
 
-/// Executes the matching calls of all ranks.
+/// Executes the ranks' matching calls.
 void carry_out(std::span<const FakeCall> calls);
 
 }  // namespace kolo::test

@@ -11,15 +11,15 @@
 
 namespace kolo::test {
 
-/// Collectives among fake GPUs, summed in rank order. Supports and refuses what NCCL does.
+/// Collectives among fake GPUs, summed in rank order. Supports and rejects the same calls as NCCL.
 class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
  public:
-  /// Joins a group of the hub's as `member`; `ready` says when all have.
+  /// Joins a group of the hub as `member`; `ready` is true once all members have joined.
   FakeDeviceCommunicator(std::shared_ptr<FakeGpuHub> hub, std::size_t group, int member, int size,
                          int rank);
-  FakeDeviceCommunicator(const FakeDeviceCommunicator&) = delete;  // one rank has one
+  FakeDeviceCommunicator(const FakeDeviceCommunicator&) = delete;  // exactly one per rank
   FakeDeviceCommunicator& operator=(const FakeDeviceCommunicator&) = delete;
-  /// Like NCCL, waits a second for operations in flight, then drops them.
+  /// Like NCCL, waits up to a second for operations in flight, then drops them.
   ~FakeDeviceCommunicator() override;
 
   int rank() const override { return member_; }
@@ -55,12 +55,12 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   std::size_t group_;
   int member_;
   int size_;
-  int rank_;                           // in the world
-  std::optional<std::string> reason_;  // why it has failed or was aborted
+  int rank_;                           // world rank
+  std::optional<std::string> reason_;  // of the failure or abort
   bool is_aborted_ = false;
   std::optional<FakeLaunch> open_group_;
-  std::optional<FakeLaunch> on_its_way_;  // called, but not on its stream yet
-  bool was_looked_for_ = false;           // what is on its way
+  std::optional<FakeLaunch> on_its_way_;  // launched, but not on its stream yet
+  bool was_looked_for_ = false;           // `ready` has been called since the launch
 };
 
 }  // namespace kolo::test

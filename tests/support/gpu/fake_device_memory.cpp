@@ -7,7 +7,7 @@
 namespace kolo::test {
 namespace {
 
-// Not a plausible number of any type.
+// An implausible value in every type.
 constexpr std::byte kNew{0xCD};
 constexpr std::byte kSpoilt{0xDD};
 

@@ -9,16 +9,16 @@
 
 namespace kolo::test {
 
-/// The memory of all ranks' GPUs, on the heap. Freed memory stays allocated, with other values, so
-/// that an operation that comes too late damages nothing. Not for several threads at a time.
+/// The memory of all ranks' GPUs, on the heap. Freed memory is overwritten but stays allocated, so
+/// that a late operation damages nothing. Not thread-safe.
 class FakeDeviceMemory {
  public:
-  /// Not initialised. Of the given size, and at least one byte.
+  /// Memory of the given size, but at least one byte. A fixed pattern stands for no initial value.
   std::byte* allocate(int rank, std::size_t bytes);
-  /// What `allocate` made there.
+  /// The block that `allocate` returned at this address.
   ByteRange block_at(const std::byte* begin) const;
   void spoil(const std::byte* begin);
-  /// Why `range` is not memory of this rank's GPU; empty if it is.
+  /// An error text if `range` is not memory of this rank's GPU; otherwise empty.
   std::string complaint(int rank, ByteRange range) const;
 
  private:

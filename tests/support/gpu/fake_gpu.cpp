@@ -28,13 +28,13 @@ ByteRange target_of(const comm::DeviceRun& run, DType to) {
   return {run.to, run.count * size_of(to)};
 }
 
-/// In place is allowed for types of the same size.
+/// Conversions in place need types of the same size.
 bool is_well_placed(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
   const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
   return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
 }
 
-/// The bytes of `count` numbers.
+/// The bytes of `count` values.
 template <class Number>
 ByteRange range_of(const Number* numbers, std::size_t count) {
   return std::as_bytes(std::span(numbers, count));
@@ -49,7 +49,7 @@ std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
   return ranges;
 }
 
-/// The group that the first rank of `communicator` makes; the same on all its ranks.
+/// Agrees on the hub's group, which the first rank of `communicator` creates.
 Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::uint64_t& group) {
   if (communicator.rank() == 0) group = hub.make_group(communicator.size());
   co_await comm::broadcast_value(communicator, tag, group);

@@ -38,7 +38,7 @@ class FakeGpu final : public comm::Gpu {
     hub_->wait(rank_, stream, event);
   }
   bool has_passed(comm::DeviceEvent event) override { return hub_->answer(rank_, event); }
-  /// A millisecond for each operation on the stream between them.
+  /// A millisecond for each operation between them on the stream.
   double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
     return 1e-3 * static_cast<double>(hub_->steps_between(first, last));
   }
@@ -67,8 +67,7 @@ class FakeGpu final : public comm::Gpu {
   int index_;
 };
 
-/// The GPUs of a rank's node. The hub has only those that ranks use: one per rank, whatever its
-/// index.
+/// The GPUs of a rank's node. The hub has one GPU per rank, whatever index the rank picks.
 class FakeGpus final : public comm::Gpus {
  public:
   FakeGpus(std::shared_ptr<FakeGpuHub> hub, int rank, int count)

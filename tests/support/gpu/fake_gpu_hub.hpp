@@ -20,8 +20,8 @@
 
 namespace kolo::test {
 
-/// A kernel of the user. `run` touches only the named memory, calls nothing of the hub, and owns
-/// nothing that the hub has made.
+/// A kernel of the program. `run` touches only the listed memory, does not call the hub, and owns
+/// no object of the hub.
 struct FakeKernel {
   std::string name;
   std::vector<ByteRange> reads{};
@@ -31,10 +31,10 @@ struct FakeKernel {
 
 struct FakeOptions;
 
-/// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams run whenever somebody
-/// polls. Values are real, and work that is not ordered as it must be is a hazard even if the
-/// values are right. Each rank's host is one timeline: what one of its threads knows, all know. Any
-/// thread may call.
+/// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams make progress when
+/// polled. Operations compute real values, and work without the necessary ordering is reported as a
+/// hazard even if the values are right. All threads of a rank share one host timeline: what one
+/// knows, all know. Thread-safe.
 class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  public:
   FakeGpuHub(int ranks, const FakeOptions& options);
@@ -43,32 +43,32 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   bool is_one_gpu() const { return is_one_gpu_; }
   bool starts_in_order() const { return groups_.starts_in_order(); }
 
-  /// The user's side. Streams may be null, for the default stream.
+  /// For the program. A null stream is the default stream.
 
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
-  /// Memory that streams order, as with a caching allocator: allocated after what is on `stream` so
+  /// Stream-ordered memory, as from a caching allocator: allocated after the work on `stream` so
   /// far.
   std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
-  /// Frees it after all that is on `streams` so far; at least one. Never throws.
+  /// Freed after the work on `streams` so far, of which there is at least one. Never throws.
   void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;
   std::shared_ptr<CUstream_st> make_stream(int rank);
   std::shared_ptr<CUevent_st> make_event();
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
-  /// Captures what is put on a stream into a graph, which nobody replays. Events may not reach into
-  /// it or out of it: that is a hazard, as it ends a real capture in an error.
+  /// Captures work on a stream into a graph, which is never replayed. An event that crosses its
+  /// boundary is a hazard, as it makes a real capture fail.
   void begin_capture(int rank, comm::DeviceStream stream);
   void end_capture(int rank, comm::DeviceStream stream);
   bool is_capturing(int rank, comm::DeviceStream stream);
   /// The number of operations on a stream between two events that have passed.
   std::uint64_t steps_between(comm::DeviceEvent first, comm::DeviceEvent last);
-  /// A mark of a rank, which lives as long as the result.
+  /// Adds a mark of a rank, which lives as long as the result.
   std::shared_ptr<void> mark(int rank, std::string name);
-  /// The names of a rank's marks so far; the number of marks of all ranks that are alive.
+  /// The names of a rank's marks so far; the number of live marks of all ranks.
   std::vector<std::string> marks(int rank);
   int live_marks();
-  /// What a rank holds of its GPU now.
+  /// The resources that a rank holds on its GPU now.
   struct Holding {
     int streams = 0;
     int communicators = 0;
@@ -77,42 +77,42 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
     bool operator==(const Holding&) const = default;
   };
   Holding holding(int rank);
-  /// How often a rank has launched collectives, each time one or a group.
+  /// The number of a rank's collective launches; a group counts as one.
   int launches(int rank);
   /// Registrations of a rank's memory with communicators.
   FakeRegistrations::Count registrations(int rank);
-  /// How often a rank has allocated memory.
+  /// The number of a rank's allocations.
   int allocations(int rank);
-  /// Puts `kernel` on a stream. It runs when somebody polls, at the latest in `synchronize`.
+  /// Enqueues `kernel` on a stream. It runs during a poll, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
   /// Blocks until the stream is done. Throws TimeoutError after a minute.
   void synchronize(int rank, comm::DeviceStream stream);
-  /// Likewise for all streams of the rank's GPU, and for an event.
+  /// The same for all streams of the rank's GPU, and for an event.
   void synchronize_device(int rank);
   void synchronize_event(int rank, comm::DeviceEvent event);
-  /// Polls without blocking, as a host that may act on the answer.
+  /// Polls without blocking. The host may rely on the answer, so the graph records it.
   bool is_done(int rank, comm::DeviceStream stream);
-  /// Blocks like `synchronize`, but the graph does not learn of it: what is launched afterwards is
-  /// ordered by streams and events alone.
+  /// Blocks like `synchronize`, but the graph does not record it: later launches are ordered by
+  /// streams and events alone.
   void drain(int rank, comm::DeviceStream stream);
-  /// The host's own accesses; they wait for nothing.
+  /// Accesses by the host itself, without waiting.
   void copy_to_device(int rank, ByteRange from, std::byte* to);
   void copy_to_host(int rank, const std::byte* from, std::span<std::byte> to);
 
-  /// Runs all that can run, and returns all hazards so far.
+  /// Runs everything that can run, and returns all hazards so far.
   std::vector<std::string> hazards();
   void report(std::string hazard);
 
-  /// Faults, to be set before the operation is launched: the `nth` collective of a rank, from 0,
-  /// fails when it runs, or never runs.
+  /// Faults, set before the launch: the `nth` collective of a rank, from 0, fails when it runs, or
+  /// never runs.
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
-  /// From now on communicators register no memory of a rank, or not what begins here.
+  /// From now on communicators refuse to register any memory of a rank, or memory at this address.
   void refuse_registrations(int rank);
   void refuse_registration(const std::byte* memory);
 
-  /// Until they are let go, a rank's questions for events wait, and so do its aborts: as where
-  /// another thread waits inside of CUDA, or a peer does not answer. For half a minute at most.
+  /// Blocks a rank's event queries, or its aborts, until let_go(), for at most half a minute: as if
+  /// another thread were blocked in CUDA, or a peer did not answer.
   void hold_questions(int rank);
   void hold_aborts(int rank);
   void let_go(int rank);
@@ -125,7 +125,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   bool is_complete(std::size_t group);
   std::string failure_of(std::size_t group, int member);
   void launch(std::size_t group, int member, int rank, FakeLaunch launch);
-  /// From now on, until a group of calls ends, nothing else may be put on the stream.
+  /// Until the group of calls ends, nothing else may be enqueued on the stream.
   void collect(int rank, comm::DeviceStream stream);
   void end_collecting(int rank, comm::DeviceStream stream);
   void* register_memory(std::size_t group, int member, int rank, ByteRange memory);
@@ -135,20 +135,20 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void drop(std::size_t group, int member);
   void leave(int rank);
   void await_abort(int rank) { wait_until_let_go(rank, Held::Aborts); }
-  /// What comm::Gpu asks; the user's side is never held.
+  /// The event query of comm::Gpu; queries by the program are never held.
   bool answer(int rank, comm::DeviceEvent event);
 
  private:
   void free(int rank, std::byte* memory);
   void check_not_registered(const std::byte* memory);
-  /// Runs streams until `is_over`, which is called under the lock, is true. `stream` is for the
+  /// Runs streams until `is_over` is true, which is called under the lock. `stream` is only for the
   /// text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
   enum class Held : std::uint8_t { Nothing, Questions, Aborts };
   void wait_until_let_go(int rank, Held what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   void check_not_collecting(int rank, comm::DeviceStream stream, const std::string& operation);
-  /// False, and reported, unless all memory of `operation` is that of the rank's GPU.
+  /// Whether all memory of `operation` is on the rank's GPU; reports a hazard if not.
   bool check_memory(int rank, const MemoryOperation& operation);
 
   const bool late_launches_;
@@ -157,15 +157,15 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeStreams streams_;
   FakeDeviceMemory memory_;
   FakeGroups groups_;
-  std::vector<std::pair<int, std::string>> marks_;  // of ranks
+  std::vector<std::pair<int, std::string>> marks_;  // with their ranks
   int live_marks_ = 0;
   FakeRegistrations registrations_;
-  std::vector<int> launches_;                                // of ranks
-  std::vector<int> allocations_;                             // of ranks
-  std::vector<Holding> holdings_;                            // of ranks
-  std::vector<Held> held_;                                   // of ranks
-  std::set<std::pair<int, comm::DeviceStream>> captured_;    // of ranks
-  std::set<std::pair<int, comm::DeviceStream>> collecting_;  // of ranks
+  std::vector<int> launches_;                                // by rank
+  std::vector<int> allocations_;                             // by rank
+  std::vector<Holding> holdings_;                            // by rank
+  std::vector<Held> held_;                                   // by rank
+  std::set<std::pair<int, comm::DeviceStream>> captured_;    // by rank
+  std::set<std::pair<int, comm::DeviceStream>> collecting_;  // by rank
 };
 
 }  // namespace kolo::test

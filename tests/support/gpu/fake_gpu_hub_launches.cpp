@@ -1,4 +1,4 @@
-// Groups of collectives, and the memory that communicators know.
+// Groups of collectives, and memory registered with communicators.
 #include <string>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// What tests bring about on fake GPUs, and ask about them.
+// Situations that tests set up on fake GPUs, and queries about them.
 #include <chrono>
 #include <string>
 #include <thread>

@@ -55,7 +55,7 @@ void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceS
   arrival.accesses.name = std::move(name);
   arrival.accesses.order = streams_.next_order();
   arrival.call = std::move(call);
-  if (joined.members.size() == 1) return;  // it waits for nobody
+  if (joined.members.size() == 1) return;  // it waits for no other rank
   std::map<std::size_t, Part>& latest = latest_[static_cast<std::size_t>(self.rank)];
   for (const auto& [other, part] : latest) {
     if (other != group) arrival.before.push_back(part);
@@ -124,7 +124,7 @@ bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
   self.is_done = true;
   self.timeline = timeline;
   self.end = graph.clock(timeline).at(timeline);
-  self.before.clear();  // else meetings would keep one another
+  self.before.clear();  // breaks the cycle of references between meetings
   return true;
 }
 

@@ -14,7 +14,7 @@
 namespace kolo::test {
 
 /// Groups of ranks whose GPUs run collectives together, on fake streams. A collective runs once it
-/// is at the head of all members' streams. Not for several threads at a time.
+/// is at the head of every member's stream. Not thread-safe.
 class FakeGroups {
  public:
   /// `starts_in_order`: see FakeOptions.
@@ -30,18 +30,18 @@ class FakeGroups {
   void join(std::size_t group, int member, int rank);
   bool is_complete(std::size_t group) const;
 
-  /// Puts the member's next operation on a stream. An invalid one touches no memory, nor do those
-  /// of the other members.
+  /// Enqueues the member's next operation on a stream. If it is invalid on one member, it touches
+  /// no memory on any.
   void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_sound);
   bool has_pending(std::size_t group, int member) const;
-  /// Whether a pending operation of the member uses some of `memory`.
+  /// Whether a pending operation of the member uses any of `memory`.
   bool is_in_use(std::size_t group, int member, ByteRange memory) const;
   /// Removes the member's pending operations from their streams: they never run.
   void drop(std::size_t group, int member);
-  /// Why an operation of the member has failed; empty if none has.
+  /// The failure of a member's operation; empty if none has failed.
   const std::string& failure_of(std::size_t group, int member) const;
 
-  /// The `nth` collective of a rank, from 0 and counted over all groups, fails; with an empty
+  /// Makes the `nth` collective of a rank, from 0 and counted over all groups, fail; with an empty
   /// `failure` it never runs.
   void disturb(int rank, std::size_t nth, std::string failure);
 
@@ -52,12 +52,12 @@ class FakeGroups {
     std::string failure;
   };
   struct Meeting;
-  /// A member's part of an operation.
+  /// A reference to one member's arrival at an operation.
   struct Part {
     std::shared_ptr<const Meeting> meeting;
     std::size_t member = 0;
   };
-  /// What one member brings to an operation.
+  /// One member's side of an operation.
   struct Arrival {
     enum class State : unsigned char { Expected, Launched, AtHead, Dropped };
 
@@ -68,8 +68,8 @@ class FakeGroups {
     MemoryOperation accesses;
     VectorClock start;
     FakeStreams::Timeline timeline = 0;
-    std::uint64_t end = 0;     // on it
-    std::vector<Part> before;  // the last ones that its rank launched before, of other groups
+    std::uint64_t end = 0;     // on `timeline`
+    std::vector<Part> before;  // the rank's last operation in each other group before this one
   };
   struct Meeting {
     std::vector<Arrival> arrivals;
@@ -78,7 +78,7 @@ class FakeGroups {
   struct Group {
     std::vector<Member> members;
     std::vector<std::shared_ptr<Meeting>> meetings;
-    std::size_t done = 0;  // meetings, in order
+    std::size_t done = 0;  // number of meetings, in order
   };
   struct Disturbance {
     std::string failure;
@@ -87,7 +87,7 @@ class FakeGroups {
   static bool is_pending(const Arrival& arrival);
   bool poll(Group& group, Meeting& meeting, std::size_t member, const Disturbance* disturbance,
             FakeStreams::Timeline timeline);
-  /// Whether the arrival may start, given what its rank launched before.
+  /// Whether the operation may start, given what its rank launched before.
   bool is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline);
   bool meet(Group& group, Meeting& meeting);
 
@@ -95,8 +95,8 @@ class FakeGroups {
   const bool starts_in_order_;
   LaunchOrder order_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::vector<std::size_t> launched_;                // by each rank
-  std::vector<std::map<std::size_t, Part>> latest_;  // of each rank, by group
+  std::vector<std::size_t> launched_;                // by rank
+  std::vector<std::map<std::size_t, Part>> latest_;  // by rank, then by group
   std::map<std::pair<int, std::size_t>, Disturbance> disturbances_;
 };
 

@@ -11,7 +11,7 @@
 
 namespace kolo::test {
 
-/// The memory of GPUs that communicators know. Not for several threads at a time.
+/// GPU memory that is registered with communicators. Not thread-safe.
 class FakeRegistrations {
  public:
   struct Registration {
@@ -22,7 +22,7 @@ class FakeRegistrations {
   };
   struct Count {
     int made = 0;
-    int ended = 0;  ///< of these
+    int ended = 0;  ///< at most `made`
 
     bool operator==(const Count&) const = default;
   };
@@ -32,11 +32,11 @@ class FakeRegistrations {
     return found == counts_.end() ? Count{} : found->second;
   }
 
-  /// From now on refuses all memory of a rank, or what begins here.
+  /// From now on refuses all memory of a rank, or memory at this address.
   void refuse(int rank) { refusing_.insert(rank); }
   void refuse(const std::byte* memory) { refused_.insert(memory); }
 
-  /// Null: refused.
+  /// Returns null if refused.
   void* add(Registration registration) {
     if (refusing_.contains(registration.rank)) return nullptr;
     if (refused_.contains(registration.memory.data())) return nullptr;
@@ -44,7 +44,7 @@ class FakeRegistrations {
     return &live_.emplace_back(registration);
   }
 
-  /// Its memory; empty where the member has no such registration.
+  /// Returns its memory; empty if the member has no such registration.
   ByteRange remove(std::size_t group, int member, void* registration) {
     ByteRange memory;
     end_if([&](const Registration& known) {
@@ -55,7 +55,7 @@ class FakeRegistrations {
     return memory;
   }
 
-  /// Ends all of a member's.
+  /// Ends all of a member's registrations.
   void drop(std::size_t group, int member) {
     end_if(
         [&](const Registration& known) { return known.group == group && known.member == member; });
@@ -66,7 +66,7 @@ class FakeRegistrations {
       return known.group == group && known.member == member;
     });
   }
-  /// Whether all of the memory is known to the member; empty for no memory.
+  /// Whether all of `memory` is registered with the member; nothing for empty memory.
   std::optional<bool> covers(std::size_t group, int member, ByteRange memory) const {
     if (memory.empty()) return std::nullopt;
     return std::any_of(live_.begin(), live_.end(), [&](const Registration& known) {

@@ -18,32 +18,32 @@ namespace kolo::test {
 using comm::DeviceEvent;
 using comm::DeviceStream;
 
-/// Streams and events of all ranks' GPUs. Nothing runs by itself: whoever polls runs some of what
-/// can run, on random streams, so that work for which nobody waits has rarely been done. Not for
-/// several threads at a time.
+/// Streams and events of all ranks' GPUs. Nothing runs by itself: each poll runs some of the work
+/// that can run, on random streams, so work that is not waited for has rarely finished. Not
+/// thread-safe.
 class FakeStreams {
  public:
   using Timeline = HappensBefore::Timeline;
-  /// Continues an operation at the head of its stream; true once it is done.
+  /// Advances an operation at the head of its stream; true once it is done.
   using Poll = std::function<bool(Timeline)>;
 
   FakeStreams(int ranks, std::uint64_t seed);
 
   HappensBefore& graph() { return graph_; }
   Timeline host(int rank) const { return ranks_[static_cast<std::size_t>(rank)].host; }
-  /// The number of the next launch, or of the next thing that a host does itself.
+  /// The number of the next launch, or of the host's next own access.
   std::uint64_t next_order() { return ++last_order_; }
 
   DeviceStream open_stream(int rank);
-  /// A stream whose operations run after all that is on `others`, streams of the same GPU, so far.
+  /// A stream whose operations run after all work on `others` so far, which are on the same GPU.
   DeviceStream open_stream_behind(int rank, std::span<const DeviceStream> others);
-  /// What is on it still runs.
+  /// Work already on it still runs.
   void close_stream(DeviceStream stream);
   DeviceEvent make_event();
   void destroy_event(DeviceEvent event) { events_.erase(event); }
 
-  /// All of the following take null for the default stream of the rank's GPU, and throw
-  /// BackendError for streams and events that they do not know.
+  /// For all of the following, null is the default stream of the rank's GPU. They throw
+  /// BackendError for unknown streams and events.
   void put(int rank, DeviceStream stream, std::string name, Poll poll);
   void put_operation(int rank, DeviceStream stream, MemoryOperation operation,
                      std::function<void()> run);
@@ -58,7 +58,7 @@ class FakeStreams {
   bool is_done(int rank);  ///< on all streams of the rank's GPU
   /// Polls without updating any timeline.
   bool is_empty(int rank, DeviceStream stream);
-  /// The name of the operation that blocks the stream; empty if the stream is done.
+  /// The name of the operation at the stream's head; empty if the stream is done.
   std::string head_of(int rank, DeviceStream stream);
 
   void run_some();
@@ -67,15 +67,15 @@ class FakeStreams {
  private:
   struct Recording {
     bool is_done = false;
-    std::uint64_t step = 0;  // of its stream
+    std::uint64_t step = 0;  // position in its stream
     VectorClock clock;
   };
   struct Event {
-    std::shared_ptr<Recording> last;  // null until it is recorded
+    std::shared_ptr<Recording> last;  // null until first recorded
   };
   struct Item {
     std::string name;
-    VectorClock launched;  // what the host knew
+    VectorClock launched;  // clock of the host at the launch
     Poll poll;
   };
   struct Stream {
@@ -88,7 +88,7 @@ class FakeStreams {
   struct Rank {
     Timeline host;
     DeviceStream default_stream;
-    int streams = 0;  // made so far
+    int streams = 0;  // opened so far
   };
 
   Stream& find(int rank, DeviceStream stream, const char* operation);

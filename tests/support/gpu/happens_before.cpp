@@ -98,7 +98,7 @@ void HappensBefore::note(const Access& access, Interval interval) {
   const bool is_freed = std::any_of(first, last, [&](const auto& segment) {
     return std::any_of(segment.second.accesses.begin(), segment.second.accesses.end(), is_free);
   });
-  if (is_freed) return;  // it stays freed
+  if (is_freed) return;  // a later access does not revive it
   if (access.kind != Kind::Read) {
     // Whoever waits for this operation has waited for all before it, or was reported.
     segments_.erase(first, last);

@@ -19,24 +19,24 @@ inline bool overlap(ByteRange one, ByteRange other) {
          other.data() < one.data() + one.size();
 }
 
-/// Something that touches memory between its start and its end on one timeline.
+/// An operation that accesses memory between its start and its end on one timeline.
 struct MemoryOperation {
   std::string name;
   std::vector<ByteRange> reads{};
   std::vector<ByteRange> writes{};
-  std::uint64_t order = 0;  ///< of launches; the higher one is the later operation in texts
+  std::uint64_t order = 0;  ///< of launches; texts call the higher one the later operation
 };
 
-/// The happens-before graph of a program on hosts and streams, kept as a vector clock for each
-/// timeline. Two operations that touch the same bytes, one of which writes, are a hazard unless one
-/// happens before the other. Hazards are collected as texts, never thrown.
+/// The happens-before graph of a program on hosts and streams, kept as a vector clock per timeline.
+/// Two operations on the same bytes, at least one of them a write, are a hazard unless one happens
+/// before the other. Hazards are collected as texts, never thrown.
 ///
-/// Operations are given in an order that the program could have run in: after all that happens
-/// before them. Not for several threads at a time.
+/// Operations must be passed in an order in which the program could have run them: each after
+/// everything that happens before it. Not thread-safe.
 ///
-/// Host launches operation: join(stream, clock(host)) before it. Event: a copy of clock(stream),
-/// joined by who waits. Collective: operate on each stream, then join into each the clocks that the
-/// others had at their start.
+/// Launch by a host: join(stream, clock(host)) before the operation. Event: a copy of
+/// clock(stream), which the waiting timeline joins. Collective: operate on each stream, then join
+/// into each the clocks that the others had at their start.
 class HappensBefore {
  public:
   using Timeline = std::size_t;
@@ -45,14 +45,14 @@ class HappensBefore {
   const VectorClock& clock(Timeline timeline) const { return timelines_[timeline].clock; }
   void join(Timeline timeline, const VectorClock& known);
 
-  /// The next operation on a timeline: after all that the timeline knows so far.
+  /// The next operation on a timeline, ordered after everything that the timeline knows so far.
   void operate(Timeline timeline, const MemoryOperation& operation);
-  /// New memory, or memory that is used again.
+  /// New or reused memory.
   void allocate(Timeline timeline, ByteRange memory, std::uint64_t order);
-  /// Memory that nobody may touch until it is allocated again.
+  /// From now on an access is a hazard, until the memory is allocated again.
   void free(Timeline timeline, ByteRange memory, std::uint64_t order);
 
-  /// Adds a hazard that another class has found.
+  /// Adds a hazard detected by another class.
   void report(std::string hazard) { hazards_.push_back(std::move(hazard)); }
   const std::vector<std::string>& hazards() const { return hazards_; }
 
@@ -68,7 +68,7 @@ class HappensBefore {
     std::shared_ptr<const Node> node;
     Kind kind;
   };
-  /// Bytes from the key in `segments_` up to `end`, and who touched them last.
+  /// Bytes from the key in `segments_` up to `end`, with their last accesses.
   struct Segment {
     std::uintptr_t end;
     std::vector<Access> accesses;
@@ -82,7 +82,7 @@ class HappensBefore {
     std::uintptr_t end;
   };
   using Segments = std::map<std::uintptr_t, Segment>;
-  /// The operations that one operation conflicts with, each once, and where.
+  /// The operations that conflict with one operation, each listed once, and the places.
   struct Conflict {
     Access other;
     Kind kind;
@@ -95,7 +95,7 @@ class HappensBefore {
   void check(const Node& node, Interval interval, Kind kind, std::vector<Conflict>& conflicts);
   void note(const Access& access, Interval interval);
   void split_at(std::uintptr_t address);
-  /// The segments, from the first to before the second, that make up exactly `interval`.
+  /// The range of segments that covers exactly `interval`.
   std::pair<Segments::iterator, Segments::iterator> cover(Interval interval);
   std::string describe(const Node& node) const;
   std::string describe(const Node& node, const Conflict& conflict) const;

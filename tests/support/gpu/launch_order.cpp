@@ -20,7 +20,7 @@ std::string LaunchOrder::launch(std::size_t communicator, int rank) {
   std::string hazard;
   std::vector<Before>& others = own.operations[sequence];
   for (const Before& other : others) {
-    // Each pair of communicators once: from the one that was created later.
+    // Visits each pair of communicators once, from the newer one.
     for (std::size_t older = 0; older < communicator; ++older) {
       const std::size_t there = older < other.launched.size() ? other.launched[older] : 0;
       const std::size_t here = before.launched[older];

@@ -9,17 +9,16 @@
 namespace kolo::test {
 
 /// Checks that all ranks launch the operations of overlapping communicators in one order. If two
-/// ranks launch two operations in different orders, each operation ends only after both ranks have
-/// launched both. They may then wait for each other forever, each for a GPU that the other
-/// occupies.
+/// ranks launch two operations in opposite orders, each operation needs both GPUs and may wait
+/// forever for one that the other operation occupies: a deadlock.
 class LaunchOrder {
  public:
-  /// Communicators are numbered from 0, by their first ranks.
+  /// Communicators are numbered from 0.
   void join(std::size_t communicator, int rank);
-  /// Records the next operation of `communicator` on `rank`. Returns a text if another rank had
-  /// another order; otherwise nothing.
+  /// Records the next operation of `communicator` on `rank`. Returns an error text if another rank
+  /// used a different order, otherwise an empty string.
   std::string launch(std::size_t communicator, int rank);
-  /// Ignores a communicator from now on: after an abort its ranks have launched different
+  /// Ignores a communicator from now on: after an abort its ranks may have launched different
   /// operations.
   void forget(std::size_t communicator);
 
@@ -31,7 +30,7 @@ class LaunchOrder {
   };
   struct Communicator {
     std::map<int, std::size_t> launched;                    // by rank
-    std::map<std::size_t, std::vector<Before>> operations;  // that not all ranks have launched yet
+    std::map<std::size_t, std::vector<Before>> operations;  // not yet launched by all ranks
     bool is_forgotten = false;
   };
 

@@ -9,7 +9,7 @@
 
 namespace kolo::test {
 
-/// The memory for the tensors of a thread's test, if not its own.
+/// Where a thread's test keeps its tensors, if not in its own memory.
 class TensorPlace {
  public:
   virtual ~TensorPlace() = default;
@@ -17,14 +17,14 @@ class TensorPlace {
   virtual Device device() const = 0;
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
   virtual void upload(std::span<const std::byte> from, std::byte* to) = 0;
-  /// After all that is on the default stream.
+  /// Runs after all work on the default stream.
   virtual void download(const std::byte* from, std::span<std::byte> to) = 0;
 };
 
-/// Null: its own memory.
+/// Null: the test's own memory.
 inline thread_local TensorPlace* tensor_place = nullptr;
 
-/// Memory for tensors at the place of the constructing thread, accessed through a copy.
+/// Memory for a tensor at the constructing thread's TensorPlace, accessed through a copy.
 class PlacedMemory {
  public:
   void resize(std::size_t bytes) {
@@ -36,12 +36,12 @@ class PlacedMemory {
   std::byte* data() { return placed_ != nullptr ? placed_.get() : host_.data(); }
   Device device() const { return place_ != nullptr ? place_->device() : Device{}; }
 
-  /// The current content.
+  /// Downloads and returns the current content.
   const std::byte* look() const {
     if (placed_ != nullptr) place_->download(placed_.get(), host_);
     return host_.data();
   }
-  /// The copy, which put() writes there.
+  /// The host copy, which put() uploads.
   std::byte* host() { return host_.data(); }
   void put() {
     if (placed_ != nullptr) place_->upload(host_, placed_.get());

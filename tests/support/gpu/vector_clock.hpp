@@ -7,7 +7,7 @@
 
 namespace kolo::test {
 
-/// How far each timeline has come at least, as one of them knows. Zero: nothing is known.
+/// A lower bound on each timeline's progress, as one of them knows it. Zero: nothing is known.
 class VectorClock {
  public:
   std::uint64_t at(std::size_t timeline) const {

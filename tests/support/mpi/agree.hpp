@@ -4,15 +4,16 @@
 
 #include <gtest/gtest.h>
 
-/// What the ranks of an MPI test decide together. Between two collectives a test uses these forms
-/// or EXPECT_…: a rank that leaves a test on its own leaves the others waiting. All ranks must
-/// come to each of them, in the same order.
+/// Decisions that all ranks of an MPI test make together. Between two collectives a test uses these
+/// macros or EXPECT_…: a rank that leaves the test alone would leave the others waiting. All ranks
+/// must reach each of them, in the same order.
 namespace kolo::test {
 
-/// Success on all ranks if `condition` holds on all of them; otherwise names those where it fails.
+/// Success on all ranks if `condition` holds on all of them; otherwise names the ranks where it
+/// fails.
 testing::AssertionResult on_all_ranks(bool condition, const char* text, const char* file, int line);
 
-/// The reason of the lowest rank that has one, with its rank, on all ranks; empty if none has.
+/// The reason of the lowest rank that has one, with that rank, on all ranks; empty if none has.
 std::string first_reason(const std::string& reason, const char* file, int line);
 
 }  // namespace kolo::test
@@ -25,7 +26,7 @@ std::string first_reason(const std::string& reason, const char* file, int line);
   ASSERT_TRUE(                         \
       ::kolo::test::on_all_ranks(static_cast<bool>(condition), #condition, __FILE__, __LINE__))
 
-/// Skips the test on all ranks where `condition` holds on any of them.
+/// Skips the test on all ranks if `condition` holds on any of them.
 #define SKIP_IF_ANY_RANK(condition, reason)                                             \
   if (const std::string kolo_reason = ::kolo::test::first_reason(                       \
           static_cast<bool>(condition) ? (reason) : std::string(), __FILE__, __LINE__); \

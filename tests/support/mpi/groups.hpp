@@ -6,16 +6,16 @@
 
 namespace kolo::test {
 
-/// Which ranks of the program run the tests together: KOLO_TEST_GROUPS.
+/// Which ranks of the program run the tests together, from KOLO_TEST_GROUPS.
 enum class Groups {
-  One,     ///< all
-  AtOnce,  ///< "at_once": the even ones and the odd ones, each group for itself
-  InTurn,  ///< "in_turn": the odd ones after the even ones
+  One,     ///< all ranks
+  AtOnce,  ///< "at_once": the even ranks and the odd ranks, two groups that run simultaneously
+  InTurn,  ///< "in_turn": the odd ranks after the even ones
 };
 Groups groups_of_environment();
 
-/// What the rest of a program whose ranks are in groups does meanwhile: it makes MPI calls of its
-/// own, among all ranks, on a thread of its own. Nothing where the ranks are one group.
+/// Stands for the rest of a program that runs Kolo in groups of ranks: makes its own MPI calls,
+/// among all ranks, on its own thread. Does nothing if all ranks are one group.
 class ProgramTraffic {
  public:
   ProgramTraffic();
@@ -29,12 +29,12 @@ class ProgramTraffic {
   std::jthread thread_;
 };
 
-/// Where the groups take turns, the odd ranks wait here until the even ones have come to the end.
+/// If the groups take turns, the odd ranks wait here until the even ranks have finished.
 class Turn {
  public:
   Turn();
   ~Turn();
-  Turn(const Turn&) = delete;  // one turn
+  Turn(const Turn&) = delete;  // there is one turn
   Turn& operator=(const Turn&) = delete;
 
  private:

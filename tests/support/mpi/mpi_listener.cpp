@@ -7,7 +7,7 @@
 namespace kolo::test {
 namespace {
 
-// Separate the fields of a failure, and failures, on their way to rank 0.
+// Separators of a failure's fields, and of failures, in messages to rank 0.
 constexpr char kFieldEnd = '\x1f';
 constexpr char kFailureEnd = '\x1e';
 

@@ -9,11 +9,12 @@
 
 namespace kolo::test {
 
-/// Makes GoogleTest speak for all ranks. Every failure and skip is written to stderr at once, with
-/// its rank and place, so that a hang leaves evidence. When a test ends, rank 0 raises the other
-/// ranks' failures again where they happened, and the verdict becomes the same everywhere.
+/// Makes GoogleTest report for all ranks. Every failure and skip is written to stderr immediately,
+/// with its rank and place, so that a hang leaves evidence. When a test ends, rank 0 repeats the
+/// other ranks' failures at their places, and all ranks reach the same verdict.
 ///
-/// Goes before the default printer's end of a test: appended after it, since ends come in reverse.
+/// Must handle the end of a test before the default printer: append it after the printer, as end
+/// events are delivered in reverse.
 class MpiListener final : public testing::EmptyTestEventListener {
  public:
   explicit MpiListener(MpiRanks& ranks) : ranks_(ranks) {}
@@ -35,7 +36,7 @@ class MpiListener final : public testing::EmptyTestEventListener {
   MpiRanks& ranks_;
   std::vector<Failure> failures_;
   bool has_skipped_ = false;
-  bool is_reporting_ = false;  // what is raised now has been written already
+  bool is_reporting_ = false;  // a failure raised now has already been written
 };
 
 }  // namespace kolo::test

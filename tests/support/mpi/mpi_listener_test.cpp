@@ -1,5 +1,5 @@
-// What the listener of MPI tests makes of failures: these tests fail on purpose, each in a run of
-// its own, whose output and exit code CTest checks.
+// How the listener of MPI tests reports failures: these tests fail on purpose, each in its own run,
+// whose output and exit code CTest checks.
 #include <thread>
 
 #include <gtest/gtest.h>

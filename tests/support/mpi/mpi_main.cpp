@@ -1,5 +1,5 @@
-// main of the tests that run under mpirun: every rank runs all tests, in step, and ends with the
-// same verdict. --longest-test=<seconds> comes before the options of GoogleTest.
+// main of the tests that run under mpirun: all ranks run all tests in step and end with the same
+// verdict. --longest-test=<seconds> precedes GoogleTest's options.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,7 +16,7 @@
 
 namespace {
 
-/// By default below the limit of CTest, which would end the job without a word of what it did.
+/// Below CTest's time limit by default, which would end the job without saying where it hung.
 std::chrono::seconds longest_test(int argc, char** argv) {
   constexpr std::string_view kOption = "--longest-test=";
   const std::string_view first = argc > 1 ? argv[1] : "";

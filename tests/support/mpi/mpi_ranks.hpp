@@ -10,11 +10,11 @@
 
 namespace kolo::test {
 
-/// The ranks of an MPI test program among themselves, on an MPI communicator of their own, so that
-/// nothing they say can match a test's messages. Made once, by main. All methods that return what
-/// other ranks said are collective and note `place` for the watchdog.
+/// Communication among the ranks of an MPI test program, on its own MPI communicator, so that its
+/// messages cannot match those of a test. Created once, by main. All methods that return data of
+/// other ranks are collective, and report `place` to the watchdog.
 ///
-/// Where the ranks of the program are in groups, they are this rank's group.
+/// If the program's ranks are in groups, these are the ranks of this rank's group.
 class MpiRanks {
  public:
   explicit MpiRanks(std::chrono::seconds longest_test);
@@ -26,7 +26,7 @@ class MpiRanks {
   /// Whether only the thread that started MPI may call it.
   static bool is_funneled();
 
-  /// For InitOptions::communicator: these ranks, where they are not all of the program.
+  /// For InitOptions::communicator: this rank's group, if it is not the whole program.
   std::optional<int> group() const;
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -42,7 +42,7 @@ class MpiRanks {
   std::string broadcast(std::string text, int root, const std::string& place);
 
  private:
-  MPI_Comm group_ = MPI_COMM_NULL;  // of the program's; Kolo's is a copy, and so is the next
+  MPI_Comm group_ = MPI_COMM_NULL;  // this rank's group; the next is a copy, as is Kolo's
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0;
   int size_ = 1;

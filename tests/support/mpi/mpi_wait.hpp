@@ -6,7 +6,7 @@
 
 namespace kolo::test {
 
-/// Starts a collective of MPI and waits for it, without keeping Kolo's threads out of MPI.
+/// Starts an MPI collective and waits for it, without blocking MPI for Kolo's threads.
 void mpi_wait(const std::function<void(MPI_Request*)>& start);
 
 }  // namespace kolo::test

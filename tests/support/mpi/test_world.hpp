@@ -5,7 +5,7 @@
 
 namespace kolo::test {
 
-/// For a Runtime over the ranks that run the test: MpiRanks.
+/// Options for a Runtime over the ranks that run the test (see MpiRanks).
 InitOptions in_test_world(Config config = Config::from_environment());
 
 }  // namespace kolo::test

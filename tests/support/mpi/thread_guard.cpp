@@ -1,8 +1,8 @@
-// Preloaded into any MPI program (LD_PRELOAD), it gives MPI the thread level that
-// KOLO_TEST_THREAD_LEVEL names, whatever the program asks for, or the one that it asks for. It ends
-// the process where a thread calls MPI that must not: with MPI_THREAD_FUNNELED any but the one that
-// started MPI, with MPI_THREAD_SERIALIZED one that comes while another is inside. Functions that
-// any thread may call at any time are not here.
+// Preloaded into any MPI program (LD_PRELOAD). It gives MPI the thread level named by
+// KOLO_TEST_THREAD_LEVEL, or the requested one. It ends the process if a thread makes a forbidden
+// MPI call: with MPI_THREAD_FUNNELED, on any thread but the one that started MPI; with
+// MPI_THREAD_SERIALIZED, while another thread is inside MPI. Functions that any thread may call at
+// any time are not intercepted.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +31,7 @@ int level_of_environment(int otherwise) {
   std::_Exit(86);
 }
 
-/// One call of MPI. MPI may call functions of the program, which call MPI again.
+/// One MPI call. MPI may call back into the program, which may call MPI again.
 class Call {
  public:
   explicit Call(const char* function) {
@@ -45,9 +45,9 @@ class Call {
       end_process(function, "while another thread is inside MPI");
     }
     is_outermost_ = true;
-    std::this_thread::yield();  // gives others the time to come
+    std::this_thread::yield();  // widens the window for a race
   }
-  Call(const Call&) = delete;  // one entry
+  Call(const Call&) = delete;  // counts one entry
   Call& operator=(const Call&) = delete;
   ~Call() {
     if (is_outermost_) inside = std::thread::id{};
@@ -65,7 +65,7 @@ int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   starter = std::this_thread::get_id();
   required = level_of_environment(required);
   const int code = PMPI_Init_thread(argc, argv, required, provided);
-  level = *provided = required;  // MPI may give more
+  level = *provided = required;  // MPI may provide more
   return code;
 }
 

@@ -8,11 +8,11 @@
 
 namespace kolo::test {
 
-/// Ends the whole job when one test runs for too long, and says on this rank which test it was and
-/// where it last met the other ranks: a hang leaves evidence instead of silence.
+/// Ends the whole job when one test runs too long, and reports on this rank which test it was and
+/// where it last met the other ranks, so that a hang leaves evidence.
 class Watchdog {
  public:
-  /// `limit` is that of one test; the job ends through MPI_Abort.
+  /// `limit` applies to each test; the job ends through MPI_Abort.
   Watchdog(std::string who, std::chrono::seconds limit);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;  // its thread refers to it
@@ -20,7 +20,7 @@ class Watchdog {
 
   void begin(const std::string& test);
   void end();
-  /// The place where this rank now meets the others.
+  /// Records where this rank now meets the others.
   void note(const std::string& place);
 
  private:

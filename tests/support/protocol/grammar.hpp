@@ -11,23 +11,23 @@ namespace kolo::simulator {
 
 inline Time microseconds(std::int64_t count) { return Time{count * 1'000}; }
 
-/// How the ranks go through a round: a list of names.
+/// How the ranks run a round, which is a list of names.
 enum class Style {
   Async,     // submit all, then wait for all
   Blocking,  // wait for each
-  Mixed,     // wait for some earlier one now and then
-  Permuted,  // each rank has its own order, always the same; wait at the end
-  Shuffled,  // each rank has another order every round; wait at the end
-  Lazy,      // never wait, but where a name comes again
+  Mixed,     // wait for some earlier one occasionally
+  Permuted,  // each rank has its own fixed order; wait at the end
+  Shuffled,  // each rank has a new order every round; wait at the end
+  Lazy,      // wait only where a name is submitted again
 };
 
-/// What is decided about a scenario while it is written.
+/// The choices made while a scenario is generated.
 struct Grammar {
   Random random;
   Scenario scenario;
   Style style = Style::Async;
-  std::vector<std::vector<int>> orders;  // of the rounds, one after another
-  int rounds_per_order = 1;              // before the next order
+  std::vector<std::vector<int>> orders;  // of the rounds, used in turn
+  int rounds_per_order = 1;              // before the next order is used
   int rounds = 1;
   bool may_deadlock = false;
   bool all_have_timeouts = false;

@@ -1,4 +1,4 @@
-// The part of the grammar in which things go wrong.
+// The part of the grammar that generates faults.
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 
 namespace kolo::simulator {
 
-/// A program in which anything may go wrong.
+/// Generates a program in which anything may go wrong.
 void Grammar::disturb() {
   const std::vector<Style> styles{Style::Async,    Style::Async,    Style::Blocking, Style::Mixed,
                                   Style::Permuted, Style::Shuffled, Style::Lazy};

@@ -12,9 +12,9 @@ using runtime::Verdict;
 
 namespace {
 
-/// Rounds of wake-up requests, headers, reports and verdicts between a cause and its effect at
-/// most: the exchange under way with its negotiation, one that introduces a request, one that runs
-/// it, and as many to spare.
+/// An upper bound on the rounds of wake-up requests, headers, reports and verdicts between a cause
+/// and its effect: the exchange in flight with its negotiation, one that introduces a request, one
+/// that runs it, and as many in reserve.
 constexpr int kRounds = 6;
 
 Time round_bound(const Scenario& scenario) {
@@ -22,7 +22,7 @@ Time round_bound(const Scenario& scenario) {
   for (int rank = scenario.ranks - 1; rank > 0; rank = (rank - 1) / scenario.tree_width) ++depth;
   const int hops =
       6 * depth + 4;  // wake-up request there and back, header up and down, report, verdict
-  // Where there are not bits for all names at once, those that come later wait for those before.
+  // If there are fewer bits than names, later names wait for earlier ones to release theirs.
   const int refills = 1 + static_cast<int>(scenario.names.size() / scenario.table_bits);
   return refills * kRounds * hops * scenario.delays.bound();
 }
@@ -46,7 +46,7 @@ Oracle::Oracle(const Scenario& scenario)
   }
 }
 
-// --- what a coordinator was told ---
+// --- submissions, joins and losses ---
 
 void Oracle::submitted(int rank, UseId use, int name, int variant, Time deadline, Time now,
                        std::uint64_t exchange) {
@@ -104,7 +104,7 @@ void Oracle::shut_down(int rank) {
   is_disturbed_ = true;
 }
 
-// --- what it decided ---
+// --- decisions ---
 
 void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actions& actions,
                      std::uint64_t ran_in, Time now) {
@@ -133,7 +133,7 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
   if (core.is_closed() && !r.is_closed) check_close(rank);
 }
 
-/// What this rank reports if the exchange ends in a negotiation.
+/// What this rank will report if the exchange leads to a negotiation.
 void Oracle::remember_seen(int rank, std::uint64_t exchange, Time now) {
   Rank& r = at(rank);
   Seen& seen = r.seen[exchange % 2];
@@ -167,7 +167,7 @@ void Oracle::check_post(int rank, const Header& header, Time now) {
     fail(rank, "it posted the header of exchange " + std::to_string(header.exchange) + " after " +
                    std::to_string(r.posted) + ", in exchange " + std::to_string(r.exchange));
   }
-  for (const Rank& other : ranks_) {  // two slots
+  for (const Rank& other : ranks_) {  // two slots: no rank may be two exchanges ahead
     if (!other.is_closed && !other.is_lost && !other.is_frozen && other.exchange + 1 < r.exchange) {
       fail(rank, "it overwrites a header that another rank has not read");
     }

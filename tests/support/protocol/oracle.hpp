@@ -13,24 +13,24 @@
 
 namespace kolo::simulator {
 
-/// A rule of the protocol was broken.
+/// Thrown when a rule of the protocol is broken.
 class Violation : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Judges a simulation by the protocol's specification (docs/protocol.md): what every rank may and
-/// must see, followed from the events alone. Shares no code with the coordinator.
+/// Judges a simulation by the protocol's specification (docs/protocol.md): derives from the events
+/// alone what every rank may and must see. Shares no code with the coordinator.
 ///
-/// For every name there is one sequence of outcomes, runs and errors, the same on all ranks: the
-/// k-th use on a rank has the k-th outcome. A rank's `position` in it says which uses it has had.
-/// While a rank is joined, outcomes that pass count as its uses; an outcome that is an error and
-/// finds nothing pending waits for the rank's next use.
+/// For every name there is one sequence of outcomes, runs and errors, the same on all ranks: a
+/// rank's k-th use has the k-th outcome. A rank's `position` in it counts the uses it has had.
+/// While a rank is joined, outcomes that pass count as its uses. An error that finds nothing
+/// pending waits for the rank's next use.
 class Oracle {
  public:
   explicit Oracle(const Scenario& scenario);
 
-  // What the coordinator of a rank was told.
+  // Inputs of a rank's coordinator.
   void submitted(int rank, runtime::UseId use, int name, int variant, Time deadline, Time now,
                  std::uint64_t exchange);
   void awaited(int rank, int name, Time now);
@@ -38,25 +38,25 @@ class Oracle {
   void shut_down(int rank);
   void told_of_loss(int rank) { at(rank).knows_loss = true; }
 
-  // What it decided. `ran_in`: the exchange whose headers were seen just before, or 0.
+  // Its decisions. `ran_in`: the exchange whose headers it has just seen, or 0.
   void decided(int rank, const runtime::Coordinator& core,
                const runtime::Coordinator::Actions& actions, std::uint64_t ran_in, Time now);
 
   void died(int rank) { at(rank).is_lost = is_disturbed_ = true; }
   void froze(int rank) { at(rank).is_frozen = is_disturbed_ = true; }
 
-  /// Nothing can happen any more: is anything left undone?
+  /// No more events are possible: checks that nothing is left undone.
   void finish(const std::vector<const runtime::Coordinator*>& cores) const;
 
-  /// Where `rank` stood when it last decided.
+  /// The exchange at which `rank` last decided.
   std::uint64_t exchange(int rank) const { return at(rank).exchange; }
   std::uint64_t outcome_count() const;
 
  private:
   struct Outcome {
     std::uint64_t exchange = 0;
-    std::optional<Failure> error;  // none: it ran
-    int variant = 0;               // that ran
+    std::optional<Failure> error;  // none if it ran
+    int variant = 0;               // the variant that ran
   };
   struct PendingUse {
     runtime::UseId use = 0;
@@ -64,11 +64,11 @@ class Oracle {
     Time deadline = kNever;
     bool is_awaited = false;
     std::uint64_t shown_in = 0;       // the first exchange that saw it; 0: none yet
-    bool is_withdrawn = false;        // a header left it out, since its deadline had passed
+    bool is_withdrawn = false;        // a header left it out because its deadline had passed
     bool is_reported = false;         // as stalled
-    std::optional<Failure> expected;  // it consumes an error that waited for it
+    std::optional<Failure> expected;  // it takes an error that waited for it
   };
-  struct Seen {  // of one rank when an exchange's headers had been seen and its batches run
+  struct Seen {  // a rank's state after it had seen an exchange's headers and run its batches
     std::uint64_t exchange = 0;
     struct Use {
       int name;
@@ -110,7 +110,7 @@ class Oracle {
   const runtime::Request& request(int name, int variant) const {
     return scenario_.names[static_cast<std::size_t>(name)][static_cast<std::size_t>(variant)];
   }
-  /// By variant, the ranks that had `name` pending when the exchange had been seen.
+  /// For each variant, the ranks that had `name` pending when they had seen the exchange.
   std::map<int, std::vector<int>> seen_variants(int name, std::uint64_t exchange) const;
   static PendingUse* pending(Rank& rank, int name) {
     auto& use = rank.pending[static_cast<std::size_t>(name)];
@@ -138,7 +138,7 @@ class Oracle {
   void check_left_overs() const;
   void check_cost(const std::vector<const runtime::Coordinator*>& cores) const;
 
-  // Errors must be deserved (oracle_errors.cpp).
+  // Whether errors are deserved (oracle_errors.cpp).
   void check_verdict(const runtime::Verdict& verdict) const;
   void check_invalid_request(int name, const std::string& text, std::uint64_t exchange) const;
   void check_mismatch(int name, const std::string& text, std::uint64_t exchange) const;
@@ -156,7 +156,7 @@ class Oracle {
   std::string label(int name) const;
 
   const Scenario& scenario_;
-  Time bound_;  // of several exchanges and a negotiation
+  Time bound_;  // for several exchanges and a negotiation
   std::vector<Rank> ranks_;
   std::vector<std::vector<Outcome>> outcomes_;  // by name
   std::vector<BatchRecord> batches_;
@@ -168,7 +168,7 @@ class Oracle {
   std::vector<Due> due_;                                // by name
   std::vector<std::optional<int>> last_joining_ranks_;  // of each round of joins
   bool is_disturbed_ = false;                           // a rank was lost, froze or shuts down
-  std::uint64_t causes_ = 0;  // submissions, joins, deadlines: what may cost an exchange
+  std::uint64_t causes_ = 0;  // submissions, joins, deadlines: each may cost an exchange
   std::uint64_t closed_in_ = 0;
   std::size_t most_requests_ = 0;
 };

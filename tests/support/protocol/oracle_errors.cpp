@@ -1,4 +1,4 @@
-// The Oracle's judgement of errors: each must be deserved, and its text must name the right ranks.
+// The Oracle on errors: each must be deserved, and its text must name the right ranks.
 
 #include <algorithm>
 #include <cctype>
@@ -14,7 +14,7 @@ namespace {
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
-/// The lists of ranks in a text, as in "rank 3" or "ranks 0, 2 and 5", in order.
+/// The lists of ranks in a text, such as "rank 3" or "ranks 0, 2 and 5", in order.
 std::vector<std::vector<int>> ranks_in(const std::string& text) {
   std::vector<std::vector<int>> lists;
   for (std::size_t at = text.find("rank"); at != std::string::npos;
@@ -102,7 +102,7 @@ std::map<int, std::vector<int>> Oracle::seen_variants(int name, std::uint64_t ex
   return ranks_of_variant;
 }
 
-/// What is wrong, and all ranks that submitted it so.
+/// The text must state the problem, and all ranks that submitted this invalid request.
 void Oracle::check_invalid_request(int name, const std::string& text,
                                    std::uint64_t exchange) const {
   const auto lists = ranks_in(text);
@@ -114,7 +114,7 @@ void Oracle::check_invalid_request(int name, const std::string& text,
   fail(0, "it does not say what is wrong on which ranks: " + text);
 }
 
-/// Two lists of ranks: each all that submitted one variant.
+/// The text must have two lists of ranks, each with all ranks that submitted one variant.
 void Oracle::check_mismatch(int name, const std::string& text, std::uint64_t exchange) const {
   const auto ranks_of_variant = seen_variants(name, exchange);
   const auto lists = ranks_in(text);
@@ -127,7 +127,7 @@ void Oracle::check_mismatch(int name, const std::string& text, std::uint64_t exc
   }
 }
 
-/// First the ranks where the deadline passed, then those that had not submitted it, if any.
+/// First the ranks whose deadline passed, then those that had not submitted it, if any.
 void Oracle::check_timeout(int name, const std::string& text, std::uint64_t exchange) const {
   std::vector<int> expired;
   std::vector<int> missing;

@@ -1,4 +1,4 @@
-// The Oracle at the end, when nothing can happen any more: nobody waits for what is due.
+// The Oracle at the end, when no more events are possible: no use that is due may still wait.
 
 #include <algorithm>
 #include <set>
@@ -20,8 +20,7 @@ void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const
     const Rank& r = at(rank);
     if (r.is_gone() || r.is_closed) continue;
     if (somebody_died) fail(rank, "it never learnt that a rank died");
-    // Where a frozen rank keeps the request from it, only a deadline or a shutdown of its own can
-    // tell.
+    // If a frozen rank keeps the request from this one, only its own deadline or shutdown can tell.
     if (r.is_shutting_down || (somebody_shuts_down && !somebody_froze)) {
       fail(rank, "it never shut down though a rank requested it");
     }
@@ -39,7 +38,7 @@ void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const
   }
 }
 
-/// They may differ by what one exchange ran.
+/// Survivors may differ by what one exchange ran.
 void Oracle::check_survivors() const {
   std::size_t fewest = batches_.size();
   for (const Rank& rank : ranks_) {
@@ -53,7 +52,7 @@ void Oracle::check_survivors() const {
   }
 }
 
-/// Nothing that all ranks have may be left.
+/// No request may be left that all ranks have.
 void Oracle::check_left_overs() const {
   const bool all_joined = std::all_of(ranks_.begin(), ranks_.end(),
                                       [](const Rank& rank) { return rank.join.has_value(); });
@@ -87,8 +86,8 @@ void Oracle::check_left_overs() const {
   }
 }
 
-/// A submission costs at most an exchange to introduce it and one to show it; a deadline, a stall,
-/// a join or a shutdown one each; one more where the current header was posted already.
+/// A submission costs at most one exchange to introduce it and one to show it; a deadline, stall,
+/// join or shutdown costs one; and one more if the current header was already posted.
 void Oracle::check_cost(const std::vector<const runtime::Coordinator*>& cores) const {
   std::uint64_t exchanges = 0;
   for (int rank = 0; rank < scenario_.ranks; ++rank) {

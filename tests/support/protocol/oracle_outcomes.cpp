@@ -1,5 +1,5 @@
-// The Oracle on outcomes: every rank runs the same batches, and the k-th use of a name ends alike
-// on all of them.
+// The Oracle on outcomes: every rank runs the same batches, and a name's k-th use has the same
+// outcome on all ranks.
 
 #include <algorithm>
 #include <set>
@@ -102,7 +102,7 @@ void Oracle::record_verdict(const Verdict& verdict) {
   }
 }
 
-/// A joined rank has had its use of whatever failed without it.
+/// A joined rank counts every use that failed without it as its own.
 void Oracle::pass_errors(int rank, std::uint64_t exchange) {
   Rank& r = at(rank);
   const auto verdict = verdicts_.find(exchange);

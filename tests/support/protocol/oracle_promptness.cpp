@@ -1,6 +1,6 @@
-// The Oracle's judgement of time: what all ranks have submitted must end soon, within the patience
-// always, and at once if every rank's caller waits for it (rule 4). A complete prediction of
-// something else may hold the latter back (rule 5), so it is judged where nothing else is pending.
+// The Oracle on promptness: a request that all ranks have submitted must end within the patience,
+// and immediately if every rank's caller waits for it (rule 4). As a complete prediction of
+// something else may hold the latter back (rule 5), it is judged only if nothing else is pending.
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ std::ptrdiff_t Oracle::pending_count(const Rank& rank) {
                        [](const auto& use) { return use.has_value(); });
 }
 
-/// A rank has just submitted or awaited `name`, or joined: do all ranks have it now?
+/// Called when a rank has submitted or awaited `name`, or joined: do all ranks have it now?
 void Oracle::look_for_due(int name, Time now) {
   if (is_disturbed_) return;
   const auto index = static_cast<std::size_t>(name);

@@ -131,7 +131,7 @@ void Grammar::write_round(int rank, int round, const std::vector<int>& own_permu
   if (style != Style::Lazy) steps.push_back({Step::Kind::WaitAll});
 }
 
-/// Rank r leaves out the last rounds_less[r] rounds.
+/// Rank r omits the last rounds_less[r] rounds.
 void Grammar::write_programs(int from_round, int to_round, const std::vector<int>& rounds_less) {
   for (int rank = 0; rank < scenario.ranks; ++rank) {
     std::vector<int> permutation;
@@ -142,9 +142,9 @@ void Grammar::write_programs(int from_round, int to_round, const std::vector<int
   }
 }
 
-/// One set in several orders, or several sets that have nothing in common, as a GAN's. (Sets that
-/// share some names only are predicted too, but where one round ends and the next begins depends on
-/// chance, so a rare wake-up request remains.)
+/// One set in several orders, or several disjoint sets, as a GAN's. (Sets that overlap partly are
+/// predicted too, but where one round ends and the next begins depends on chance, so a rare wake-up
+/// request remains.)
 void Grammar::choose_settling_orders() {
   std::vector<int> all = orders.front();
   if (orders.size() == 1) return;
@@ -158,7 +158,7 @@ void Grammar::choose_settling_orders() {
   for (std::size_t i = 0; i < all.size(); ++i) orders[i % count].push_back(all[i]);
 }
 
-/// A steady, alternating or blocking program that nothing disturbs.
+/// A steady, alternating or blocking program without disturbances.
 void Grammar::settle() {
   choose_settling_orders();
   const std::vector<Style> styles{Style::Async, Style::Async, Style::Blocking, Style::Permuted};
@@ -171,8 +171,8 @@ void Grammar::settle() {
   scenario.patience = microseconds(one_in(2) ? 100'000 : 10'000'000);
   const int period = rounds_per_order * static_cast<int>(orders.size());
   const std::vector<int> none(static_cast<std::size_t>(scenario.ranks));
-  // The first period introduces the names; where predictions fail, the order within a round is
-  // chance and a model may be the wrong one until the right ones have the longest matches.
+  // The first period introduces the names. While predictions fail, the order within a round is
+  // random, and a wrong model may be chosen until the right ones have the longest matches.
   write_programs(0, kSettlingPeriods * period, none);
   for (Program& steps : scenario.programs) steps.push_back({Step::Kind::Settled});
   write_programs(kSettlingPeriods * period, (kSettlingPeriods + 2) * period, none);

@@ -13,7 +13,7 @@ using runtime::TreeHeaderExchange;
 
 namespace {
 
-/// Far beyond what the largest scenario needs.
+/// Far more than the largest scenario needs.
 constexpr std::uint64_t kMostEvents = 3'000'000;
 
 }  // namespace
@@ -142,7 +142,7 @@ void Simulation::handle(const Event& event) {
       if (r.is_running) call(event.rank);
       break;
     case Kind::Progress:
-      if (event.at != r.next_progress) break;  // an earlier one took its place
+      if (event.at != r.next_progress) break;  // superseded by an earlier one
       r.next_progress = kNever;
       if (r.is_running) make_progress(event.rank);
       break;
@@ -160,7 +160,7 @@ void Simulation::handle(const Event& event) {
       const Store store = std::move(in_transit.front());
       in_transit.pop_front();
       header_exchange.on_store(event.from, store);
-      // A step that sees half of the headers does nothing: now and then is enough to try that.
+      // A step that sees only some headers does nothing, so it is simulated only occasionally.
       const bool matters = store.posted == 0 || header_exchange.has_all(r.core->exchange());
       if (matters || random_.one_in(16)) wake(event.rank);
       break;
@@ -184,7 +184,7 @@ void Simulation::handle(const Event& event) {
 
 // --- faults ---
 
-/// Whether the rank is still alive after one more thing it does.
+/// Whether the rank survives one more step.
 bool Simulation::step_counts(int rank) {
   Rank& r = at(rank);
   const int steps = ++r.steps;
@@ -198,7 +198,7 @@ void Simulation::suffer(int rank, Fault::Kind kind) {
   Rank& r = at(rank);
   last_progress_ = now_;
   r.is_running = false;
-  const std::size_t moved = r.batch_count - r.batches.size();  // its part of these is done
+  const std::size_t moved = r.batch_count - r.batches.size();  // it has done its part of these
   for (std::size_t i = moved; i < data_.size(); ++i) data_[i].is_broken |= random_.one_in(2);
   if (kind == Fault::Kind::Freeze) {
     print(rank, "freezes");
@@ -215,7 +215,7 @@ void Simulation::suffer(int rank, Fault::Kind kind) {
     r.header_exchange->publish_lost({rank, "ended: an exception"});
   for (int other = 0; other < scenario_.ranks; ++other) {
     if (other == rank) continue;
-    // Messages on their way may be lost with the sender, the latest first.
+    // Messages in transit may be lost with the sender, the latest first.
     auto& in_transit = messages_[channel(rank, other)].in_transit;
     if (random_.one_in(2) && !in_transit.empty()) {
       in_transit.resize(static_cast<std::size_t>(random_.below(std::ssize(in_transit))));
@@ -247,7 +247,7 @@ void Simulation::check_end() {
                           " " + what);
         }
       };
-      // Alone, whatever is there runs at once, and a wake-up request reaches nobody.
+      // A single rank runs everything immediately, and has no peers for a wake-up request.
       if (scenario_.ranks > 1)
         excess("wake-up requests", r.settled->wake_up_requests, counters.wake_up_requests);
       excess("negotiations", r.settled->negotiations, counters.negotiations);

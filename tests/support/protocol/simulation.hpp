@@ -16,8 +16,8 @@
 
 namespace kolo::simulator {
 
-/// One run of a scenario: an event queue, and for each rank its program, its lane and its
-/// coordinator. A progress step does what runtime::Lane does in production.
+/// One run of a scenario: an event queue, and for each rank its program, lane and coordinator. A
+/// progress step does what runtime::Lane does in production.
 class Simulation {
  public:
   Simulation(const Scenario& scenario, std::ostream* trace);
@@ -30,14 +30,14 @@ class Simulation {
     std::uint64_t order;
     Kind kind;
     int rank;
-    int from;                                   // Arrival, Store, Death: whose
-    std::uint64_t number;                       // DataDone, DataCheck: of the batch
-    bool operator<(const Event& other) const {  // the earliest on top
+    int from;                                   // Arrival, Store, Death: the rank it comes from
+    std::uint64_t number;                       // DataDone, DataCheck: the batch
+    bool operator<(const Event& other) const {  // the earliest on top of the queue
       return at != other.at ? at > other.at : order > other.order;
     }
   };
   using Message = std::variant<runtime::HeaderExchangeMessage, runtime::ControlMessage>;
-  /// From one rank to another, in order.
+  /// Data in transit from one rank to another, in order.
   template <class T>
   struct Channel {
     std::deque<T> in_transit;
@@ -80,7 +80,7 @@ class Simulation {
     bool is_running = true;
     int steps = 0;
   };
-  struct DataPhase {  // of one batch on all ranks
+  struct DataPhase {  // the state of one batch on all ranks
     int started = 0;
     bool is_broken = false;
   };
@@ -138,7 +138,7 @@ class Simulation {
   std::uint64_t order_ = 0;
   Time now_{0};
   Time last_progress_{0};
-  Time quiet_time_{};  // without progress until stall reports alone no longer count as life
+  Time quiet_time_{};  // without progress, until stall reports alone no longer count as activity
 };
 
 }  // namespace kolo::simulator

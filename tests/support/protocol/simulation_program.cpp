@@ -1,4 +1,4 @@
-// A rank's program: what it submits and waits for.
+// A rank's program: its submissions and waits.
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace kolo::simulator {
 
 using runtime::UseId;
 
-/// The program goes on until a call blocks or takes time.
+/// Runs the program until a call blocks or takes time.
 void Simulation::call(int rank) {
   Rank& r = at(rank);
   const Program& program = scenario_.programs[static_cast<std::size_t>(rank)];
@@ -22,7 +22,7 @@ void Simulation::call(int rank) {
   }
 }
 
-/// False where the program goes on later.
+/// False if the program must continue later.
 bool Simulation::execute(int rank, const Step& step) {
   Rank& r = at(rank);
   switch (step.kind) {
@@ -74,7 +74,7 @@ bool Simulation::execute(int rank, const Step& step) {
   return false;
 }
 
-/// True where the program is now blocked.
+/// True if the program is now blocked.
 bool Simulation::wait_for(int rank, UseId use) {
   Rank& r = at(rank);
   if (r.uses[use].is_done) return false;

@@ -1,4 +1,4 @@
-// A rank's lane: what a progress step does with the coordinator.
+// A rank's lane: how a progress step uses the coordinator.
 
 #include <algorithm>
 
@@ -64,7 +64,7 @@ void Simulation::take_orders(int rank) {
   }
 }
 
-/// False where the rank died meanwhile.
+/// False if the rank died.
 bool Simulation::read_mail(int rank) {
   Rank& r = at(rank);
   while (!r.mail.empty()) {
@@ -92,7 +92,7 @@ void Simulation::notice_losses(int rank) {
   }
 }
 
-/// False where the rank died, or pauses with more to do.
+/// False if the rank died, or pauses with work left.
 bool Simulation::advance(int rank) {
   Rank& r = at(rank);
   std::uint64_t ran_in = 0;
@@ -100,7 +100,7 @@ bool Simulation::advance(int rank) {
     r.core->on_wake_up_request(r.header_exchange->highest_wake_up_request());
     if (!carry_out(rank, ran_in)) return false;
     if (!r.core->awaits_headers()) return true;
-    if (random_.one_in(8)) {  // the thread loses its core
+    if (random_.one_in(8)) {  // the thread is preempted
       wake(rank);
       return false;
     }
@@ -112,7 +112,7 @@ bool Simulation::advance(int rank) {
   }
 }
 
-/// Decides and acts. False where the rank died in the middle.
+/// Decides and acts. False if the rank died in between.
 bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
   Rank& r = at(rank);
   const Coordinator::Actions actions = r.core->decide(now_);
@@ -184,7 +184,7 @@ void Simulation::find_silent(int rank) {
   }
 }
 
-// --- data: a batch takes until all ranks have moved their part; the next one waits for it ---
+// --- data: a batch ends once all ranks have moved their part; the next one waits for it ---
 
 void Simulation::start_data(int rank) {
   Rank& r = at(rank);
@@ -199,7 +199,7 @@ void Simulation::start_data(int rank) {
   }
 }
 
-/// Ranks that do not move their part of the current batch are not waited for forever.
+/// Schedules a check, so that ranks which do not move their part are not awaited forever.
 void Simulation::watch_data(int rank) {
   schedule(scenario_.lost_after + delay(scenario_.delays.wake), Kind::DataCheck, rank, -1,
            at(rank).batches.front().number);

@@ -8,7 +8,7 @@
 
 namespace kolo::simulator {
 
-/// How a simulation went.
+/// The result of a simulation.
 struct Result {
   std::string violation;  ///< of the specification; empty: none
   std::uint64_t exchanges = 0;
@@ -17,12 +17,12 @@ struct Result {
   std::uint64_t fruitless_exchanges = 0;
   std::uint64_t events = 0;
   std::uint64_t outcomes = 0;  ///< uses that ran or failed, each counted once for all ranks
-  int finished = 0;            ///< ranks whose program came to its end
+  int finished = 0;            ///< ranks whose program reached its end
 };
 
-/// Runs the coordinators of all ranks of `scenario` in virtual time until nothing can happen any
-/// more, or until the specification is violated. The same scenario gives the same result. Writes
-/// what happens to `trace`, one line each, if given.
+/// Runs the coordinators of all ranks of `scenario` in virtual time until no more events are
+/// possible, or until the specification is violated. The same scenario gives the same result. If
+/// given, `trace` receives one line per event.
 Result simulate(const Scenario& scenario, std::ostream* trace = nullptr);
 
 }  // namespace kolo::simulator

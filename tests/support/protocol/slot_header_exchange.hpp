@@ -14,9 +14,9 @@
 
 namespace kolo::simulator {
 
-/// Headers in memory that all ranks share, as WindowHeaderExchange has them: two slots a rank,
-/// exchange e in slot e % 2. A reader learns of a store some time after it and then reads the slot
-/// as it is.
+/// Headers in memory that all ranks share, as in WindowHeaderExchange: two slots per rank, with
+/// exchange e in slot e % 2. A reader learns of a store some time after it, and then reads whatever
+/// the slot holds.
 class SlotMemory {
  public:
   struct Cell {
@@ -27,7 +27,7 @@ class SlotMemory {
   std::vector<Cell> cells;
 };
 
-/// What one store makes known to a reader.
+/// What a reader learns from one store.
 struct Store {
   std::uint64_t posted = 0;
   std::uint64_t wake_up_request = 0;

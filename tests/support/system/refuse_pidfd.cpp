@@ -13,7 +13,7 @@
 namespace kolo::test {
 
 void refuse_pidfd() {
-  // Loads the number of the system call; ENOSYS for this one, and all others go through.
+  // Loads the system call's number; fails this one with ENOSYS and lets all others through.
   std::array<sock_filter, 4> steps{
       sock_filter{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       sock_filter{BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_pidfd_open},

@@ -44,7 +44,7 @@ def share_text(report, name):
 
 
 class Results:
-    """What performance.sh has measured."""
+    """The measurements of performance.sh."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -59,7 +59,7 @@ class Results:
         return f"```sh\n{text}\n```"
 
     def rows(self, name):
-        """Rows in place (apart if there is none) by size, then by (bare or public, place)."""
+        """In-place rows, else out-of-place ones, by size, then (bare or public, placement)."""
         by_size = {}
         for row in self.read(name)["rows"]:
             path = "public" if row["algorithm"] == "kolo" else "bare"
@@ -227,7 +227,7 @@ def commit_of(repository):
 
 
 def machine(results, repository):
-    """By what "kolo-bench --selfcheck" prints."""
+    """Taken from the output of "kolo-bench --selfcheck"."""
     check = (results.folder / "selfcheck.txt").read_text()
     cpu, system, cores = re.search(
         r"^processor +(.*); (\S+ \d+\.\d+).*\ncores +(\d+)", check, re.MULTILINE).groups()

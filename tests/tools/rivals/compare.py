@@ -26,9 +26,9 @@ from table import Run, failure_of, table
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
 PROGRAMS = ROOT / "build/release/examples"
-TIMEOUT = 240  # seconds of one run, which takes about 30
+TIMEOUT = 240  # seconds for one run, which takes about 30
 
-# As examples/common/memory.cpp has it for Kolo's programs: freed memory is kept.
+# Keeps freed memory, as examples/common/memory.cpp does for Kolo's programs.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
             "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TOP_PAD_": str(64 << 20)}
 HOROVOD_AT_ITS_BEST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1",
@@ -85,7 +85,7 @@ def launcher(options):
 
 
 def run(case, model, number, launch, settings, python):
-    """One case in processes of its own."""
+    """Runs one case in separate processes."""
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                 **SETTINGS_OF_CASES.get(case, {})}
     with tempfile.TemporaryDirectory() as folder, \
@@ -111,7 +111,7 @@ def run(case, model, number, launch, settings, python):
 
 
 def stop(job):
-    """mpirun ends its ranks where it is asked to end."""
+    """Asks mpirun to end, so that it ends its ranks."""
     if job.poll() is None:
         job.terminate()
         try:
@@ -122,7 +122,7 @@ def stop(job):
 
 
 def run_all(options, settings, python):
-    """Every case once a round, in random order."""
+    """Runs every case once per round, in random order."""
     order = random.Random(options.seed)
     runs, total = [], options.rounds * len(options.models) * len(options.cases)
     for number in range(1, options.rounds + 1):
@@ -164,7 +164,7 @@ def processor():
 
 
 def kernel():
-    """Without what a distribution or a host adds to the version."""
+    """The version without suffixes of a distribution or host."""
     return f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
 
 

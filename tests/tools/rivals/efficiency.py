@@ -13,9 +13,9 @@ BLOCK_SECONDS = 1.0
 
 
 def measure(step_without, step_with, mean_over_ranks):
-    """What to_json() of examples/common/efficiency.cpp writes, by the same names."""
+    """The values that to_json() of examples/common/efficiency.cpp writes, with the same names."""
     def time_block(step, steps):
-        mean_over_ranks(0.0)  # all begin together
+        mean_over_ranks(0.0)  # all ranks start together
         start = time.perf_counter()
         for _ in range(steps):
             step()

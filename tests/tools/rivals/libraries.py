@@ -1,7 +1,7 @@
-"""What each library makes of a model and its optimizer.
+"""How each library wraps a model and its optimizer.
 
-Buffers (BatchNorm's) stay each rank's own, as in Kolo: DDP and ShardedDDP are told not to broadcast
-them in every step. All else that is not said here is the library's default.
+Buffers (of BatchNorm) stay local to each rank, as in Kolo: DDP and ShardedDDP are told not to
+broadcast them in every step. Everything not set here is the library's default.
 """
 
 import os
@@ -22,7 +22,7 @@ class Gloo:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def gather(self, tensor):
-        """That of each rank, along a new first dimension."""
+        """The tensors of all ranks, along a new first dimension."""
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(tensors, tensor.contiguous())
         return torch.stack(tensors)
@@ -50,7 +50,7 @@ class Horovod:
 
 
 class Training:
-    """A model as a library trains it."""
+    """A model as wrapped by a library for training."""
 
     def __init__(self, model, optimizer, **zero_options):
         self.model = model
@@ -93,8 +93,8 @@ def ddp_zero(task, _ranks):
 
 
 class ShardsOptimizer:
-    """Steps this rank's shards of an FSDP2 model as the plain tensors they are: PyTorch's fused SGD
-    takes no DTensors."""
+    """Steps this rank's shards of an FSDP2 model as plain tensors, as PyTorch's fused SGD does not
+    support DTensors."""
 
     def __init__(self, task, model):
         self._sharded = list(model.parameters())
@@ -136,7 +136,7 @@ def fairscale(task, _ranks):
     from fairscale.optim import OSS
     model = task.model()
     optimizer = OSS(model.parameters(), optim=task.optimizer, **task.options)
-    # Gradients are views of its buckets: those set to None would not be reduced, without an error.
+    # Gradients are views of its buckets: if set to None, they are silently not reduced.
     return Training(ShardedDataParallel(model, optimizer, broadcast_buffers=False), optimizer,
                     set_to_none=False)
 
@@ -149,7 +149,7 @@ def horovod(task, _ranks):
         optimizer_of(task, model), named_parameters=model.named_parameters()))
 
 
-# Name -> the ranks, and what makes the training.
+# Name -> the class of its ranks, and the function that makes the training.
 LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-views": (Gloo, ddp_views),
              "ddp-zero": (Gloo, ddp_zero), "fsdp2": (Gloo, fsdp2_kept),
              "fsdp2-reshard": (Gloo, fsdp2_resharded), "fairscale": (Gloo, fairscale),

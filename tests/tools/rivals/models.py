@@ -1,5 +1,5 @@
 """The models of examples/gpt and examples/resnet, parameter for parameter, with their batches and
-optimizers: what every library trains.
+optimizers, for all libraries.
 """
 
 import math
@@ -121,7 +121,7 @@ class ResNet50(nn.Module):
 
 
 class GptTask:
-    """train_gpt --preset medium --fused."""
+    """The same as train_gpt --preset medium --fused."""
     optimizer = torch.optim.AdamW
     options = {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.01, "fused": True}
     BATCH = 8
@@ -135,7 +135,7 @@ class GptTask:
 
 
 class ResNetTask:
-    """synthetic_benchmark --image 64 --batch 8 --fused: the same images in every step."""
+    """The same as synthetic_benchmark --image 64 --batch 8 --fused: equal images in every step."""
     optimizer = torch.optim.SGD
     options = {"lr": 0.01, "momentum": 0.9, "fused": True}
     BATCH = 8

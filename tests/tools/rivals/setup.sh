@@ -37,7 +37,7 @@ pip() { "$python" -m pip --quiet --disable-pip-version-check "$@" </dev/null; }
 
 # --- from PyPI ---------------------------------------------------------------------------------
 
-# The copy of the requirements is written last, so it tells that what it names is there.
+# The copy of the requirements is written last, so its presence shows a complete installation.
 has_packages() { cmp -s "$here/requirements.txt" "$rivals/requirements.txt"; }
 
 install_packages() {
@@ -61,7 +61,7 @@ has_horovod() {
 # build_horovod <empty folder>
 build_horovod() (
   cd "$1"
-  # No isolation: it is built against the torch that is installed.
+  # No isolation: it is built against the installed torch.
   pip download --no-deps --no-build-isolation --no-binary horovod "horovod==$horovod_version"
   tar xzf "horovod-$horovod_version.tar.gz"
   cd "horovod-$horovod_version"

@@ -1,4 +1,4 @@
-"""The tables of compare.py, from what its runs gave."""
+"""The tables of compare.py, from the results of its runs."""
 
 import collections
 import re
@@ -8,13 +8,13 @@ HEAD = ("| | ms a step | ms without communication | speed of the same processes 
         "communication that is left | speed of PyTorch alone that is left |\n"
         "|---|---|---|---|---|")
 
-# One run of a case: its round, and either what it measured, as examples/common/efficiency.cpp names
-# it, or why there is nothing.
+# One run of a case: its round, and either its measurements, named as in
+# examples/common/efficiency.cpp, or the reason why it failed.
 Run = collections.namedtuple("Run", "model case round measured failure", defaults=(None, None))
 
 
 def failure_of(output, status):
-    """The line of a failed run's output that tells most."""
+    """The most informative line of a failed run's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"error: |(\w+\.)*\w*(Error|Exception)\b", line)]
     return telling[0] if telling else f"exit status {status}" + (f": {lines[-1]}" if lines else "")
@@ -46,7 +46,7 @@ def row(label, runs, alone):
 
 
 def table(labels, runs, alone_case):
-    """Of one model; `labels`: case -> what the table calls it, in its order."""
+    """The table of one model; `labels`: case -> its label, in the order of rows."""
     alone = {run.round: run.measured["step_ms_with"]
              for run in runs if run.case == alone_case and run.measured}
     return "\n".join([HEAD] + [

@@ -1,4 +1,4 @@
-"""What compare.py's tables say of its runs."""
+"""Tests of the tables of compare.py."""
 
 import pathlib
 import sys

@@ -37,12 +37,12 @@ def fingerprint(model):
 
 
 def fingerprints(ranks, model):
-    """On every rank."""
+    """Checks this on every rank."""
     return set(ranks.gather(torch.tensor(fingerprint(model))).tolist())
 
 
 def train_by_hand(ranks, training, batch):
-    """What a library must do: a step with the mean of all ranks' gradients."""
+    """Checks that a library steps with the mean of all ranks' gradients."""
     training.optimizer.zero_grad()
     training.model(*batch).backward()
     for parameter in training.model.parameters():
@@ -51,11 +51,11 @@ def train_by_hand(ranks, training, batch):
 
 
 def check_first_steps(ranks, task, alone, training):
-    """Bit for bit, which the mean of two numbers allows."""
+    """Compares bits, as the mean of two numbers is exact in any order."""
     start = fingerprint(training.model)
     for step in (lambda: train_by_hand(ranks, alone, task.batch()),
                  lambda: training.step(task.batch())):
-        torch.manual_seed(2 + ranks.rank)  # other batches on each
+        torch.manual_seed(2 + ranks.rank)  # different batches per rank
         for _ in range(CHECKED_STEPS):
             step()
     expected = fingerprint(alone.model)

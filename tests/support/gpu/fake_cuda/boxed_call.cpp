@@ -19,7 +19,7 @@
 namespace kolo::test {
 namespace {
 
-/// Calls `visit` with each tensor that is defined in `value`.
+/// Calls `visit` with each defined tensor in `value`.
 template <class Visit>
 void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   if (value.isTensor()) {
@@ -35,7 +35,7 @@ void for_each_tensor(const c10::IValue& value, Visit&& visit) {
   }
 }
 
-/// `value` with each defined tensor replaced by `exchange` of it.
+/// Returns `value` with each defined tensor replaced by `exchange(tensor)`.
 template <class Exchange>
 c10::IValue exchanged(const c10::IValue& value, Exchange&& exchange) {
   const auto new_one = [&](const at::Tensor& tensor) {
@@ -75,7 +75,7 @@ class Call {
     note_accesses();
     exchange_arguments();
     {
-      // Nobody sees what a CUDA kernel does inside.
+      // A CUDA kernel's inner operators are not recorded either.
       const at::DisableRecordFunctionGuard unseen;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
     }
@@ -93,7 +93,7 @@ class Call {
     return torch::jit::peek(stack_, i, schema_.arguments().size());
   }
 
-  /// The device of all CUDA tensors; if there are none, that of the new tensor.
+  /// The device of the CUDA tensors; without any, the new tensor's device.
   c10::Device find_device() const {
     std::optional<c10::Device> found;
     for (const c10::IValue& value : arguments()) {

@@ -11,7 +11,7 @@ struct Dimension {
   std::size_t stride;  // in bytes
 };
 
-/// The dimensions along which elements have different addresses, the smallest stride first.
+/// The dimensions with more than one address, sorted by stride, smallest first.
 std::vector<Dimension> dimensions_of(const at::Tensor& tensor) {
   std::vector<Dimension> dimensions;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {

@@ -8,7 +8,7 @@
 
 namespace kolo::test {
 
-/// Exactly the bytes of the elements of `tensor`.
+/// The exact byte ranges of the elements of `tensor`.
 std::vector<ByteRange> byte_runs(const at::Tensor& tensor);
 
 }  // namespace kolo::test

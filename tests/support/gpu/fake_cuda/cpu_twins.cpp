@@ -27,7 +27,7 @@ at::Tensor tensor_in(const c10::Storage& storage, c10::DispatchKeySet keys,
   return made;
 }
 
-/// The kernel may resize it, into memory of the CPU.
+/// The kernel may resize the storage; it then moves to CPU memory.
 c10::Storage storage_over(const c10::Storage& memory) {
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), memory.nbytes(),

@@ -8,17 +8,17 @@
 
 namespace kolo::test {
 
-/// CPU tensors over the memory of CUDA tensors, for one call of a CPU kernel, with the same sizes
-/// and strides. Tensors that share memory still do.
+/// CPU tensors that alias the memory of CUDA tensors for one call of a CPU kernel. Sizes and
+/// strides are the same, and tensors that share memory still share it.
 class CpuTwins {
  public:
   explicit CpuTwins(c10::Device device) : device_(device) {}
 
   at::Tensor twin_of(const at::Tensor& original);
-  /// Resizes the originals of the tensors that the kernel has resized.
+  /// Resizes the originals of twins that the kernel has resized.
   void bring_back_sizes();
-  /// The original of a result of the kernel that is a twin; a view of the original for a result in
-  /// a twin's memory; otherwise null.
+  /// The CUDA tensor for a result of the kernel: the original if the result is a twin, a view of
+  /// the original if it lies in a twin's memory; otherwise nothing.
   std::optional<at::Tensor> original_of(const at::Tensor& result) const;
   at::Tensor copy_on_gpu(const at::Tensor& result) const;
 
@@ -26,7 +26,7 @@ class CpuTwins {
   struct Pair {
     at::Tensor original;
     at::Tensor twin;
-    const void* memory;  // the storage's, that the twin had at first
+    const void* memory;  // of the twin's storage at first
   };
 
   c10::Device device_;

@@ -24,7 +24,7 @@ Table& table() {
   return instance;
 }
 
-/// Before main: LibTorch looks for CUDA only once, when it first might need it.
+/// Runs before main: LibTorch looks for CUDA only once, when it may first need it.
 [[maybe_unused]] const bool is_installed = [] {
   install_fake_cuda();
   return true;

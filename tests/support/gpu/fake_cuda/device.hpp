@@ -13,11 +13,12 @@
 
 namespace kolo::test {
 
-/// The number of devices that LibTorch sees, used or not: its autograd engine counts only once.
+/// The number of devices that LibTorch sees, used or not: its autograd engine counts them only
+/// once.
 inline constexpr c10::DeviceIndex kFakeCudaDevices = 8;
 
-/// A rank's GPU as LibTorch sees it: cuda:<rank>. Streams are the hub's, and a c10::StreamId is the
-/// address of one, 0 that of the default stream. Any thread may call.
+/// A rank's GPU as LibTorch sees it: cuda:<rank>. Streams belong to the hub. A c10::StreamId is the
+/// address of a stream, or 0 for the default stream. Thread-safe.
 class FakeCudaDevice {
  public:
   FakeCudaDevice(std::shared_ptr<FakeGpuHub> hub, int rank);
@@ -27,12 +28,12 @@ class FakeCudaDevice {
   const std::shared_ptr<FakeGpuHub>& shared_hub() const { return hub_; }
   int rank() const { return rank_; }
 
-  /// The stream lives as long as this object, since LibTorch's streams live forever.
+  /// The stream lives as long as this object, as LibTorch's streams live forever.
   c10::Stream new_stream();
-  /// One of a few.
+  /// A stream from a small pool.
   c10::Stream pool_stream();
 
-  /// The following make the host wait, and are counted.
+  /// These block the host, and are counted.
   void synchronize(comm::DeviceStream stream);
   void synchronize();
   void note_host_sync() { ++host_syncs_; }
@@ -49,12 +50,12 @@ class FakeCudaDevice {
   std::size_t next_in_pool_ = 0;
 };
 
-/// Registers a device with LibTorch while this object lives. Tensors may live longer. One object
-/// per rank at a time.
+/// Registers a device with LibTorch for the lifetime of this object; tensors may outlive it. One
+/// object per rank at a time.
 class FakeCudaAttachment {
  public:
   explicit FakeCudaAttachment(std::shared_ptr<FakeCudaDevice> device);
-  FakeCudaAttachment(const FakeCudaAttachment&) = delete;  // gives its place in a table back
+  FakeCudaAttachment(const FakeCudaAttachment&) = delete;  // destructor frees a table entry
   FakeCudaAttachment& operator=(const FakeCudaAttachment&) = delete;
   ~FakeCudaAttachment();
 
@@ -63,15 +64,15 @@ class FakeCudaAttachment {
 };
 
 bool has_fake_cuda_device(c10::DeviceIndex index);
-/// Throws c10::Error if no rank has it.
+/// Throws c10::Error if no rank has this device.
 std::shared_ptr<FakeCudaDevice> fake_cuda_device(c10::Device device);
 
-/// The current device of the calling thread, as with CUDA.
+/// The calling thread's current device, as with CUDA.
 c10::Device current_cuda_device();
 c10::Stream current_cuda_stream(c10::Device device);
 
 comm::DeviceStream native_stream(const c10::Stream& stream);
-/// The random generator of this device, of the CPU's kind.
+/// The random generator of this device, a CPU generator.
 const at::Generator& cuda_generator(c10::DeviceIndex index);
 
 }  // namespace kolo::test

@@ -1,4 +1,4 @@
-// Devices, streams and events.
+// Devices, streams and events of the fake CUDA.
 #include <array>
 #include <memory>
 

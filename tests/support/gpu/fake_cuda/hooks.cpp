@@ -1,4 +1,4 @@
-// What else LibTorch asks of CUDA.
+// LibTorch's other queries of CUDA.
 #include <memory>
 #include <string>
 

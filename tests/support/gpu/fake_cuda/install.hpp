@@ -2,7 +2,7 @@
 
 namespace kolo::test {
 
-/// Each of these registers one part of what libtorch_cuda registers, for the rest of the process.
+/// Each function registers one part of what libtorch_cuda registers, for the rest of the process.
 void install_guard();
 void install_allocator();
 void install_hooks();

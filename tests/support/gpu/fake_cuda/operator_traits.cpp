@@ -29,7 +29,7 @@ bool is_of_tensors(const c10::Type& type) {
   return type.kind() == c10::TypeKind::ListType && is_of_tensors(*type.containedType(0));
 }
 
-/// Of copy_(self, source, non_blocking).
+/// The arguments are those of copy_(self, source, non_blocking).
 bool is_blocking_copy(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& to = arguments[0].toTensor();
   const at::Tensor& from = arguments[1].toTensor();

@@ -5,11 +5,11 @@
 
 namespace kolo::test {
 
-/// Counts arguments that it writes although its schema does not say so.
+/// Includes arguments that the operator writes although its schema does not say so.
 bool is_written(const c10::FunctionSchema& schema, const c10::Argument& argument);
-/// Takes CPU tensors with dimensions beside those on the GPU.
+/// Whether it takes CPU tensors with dimensions besides those on the GPU.
 bool takes_cpu_tensors(const c10::FunctionSchema& schema);
-/// Makes the host wait on CUDA: the host needs a value, or a size that depends on values.
+/// Whether it blocks the host on CUDA because the host needs a value, or a data-dependent size.
 bool makes_the_host_wait(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments);
 
 }  // namespace kolo::test

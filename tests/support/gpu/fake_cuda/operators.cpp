@@ -73,7 +73,7 @@ void install_operators() {
   own.impl("resize_", &resize_);
   own.impl("record_stream", &record_stream);
 
-  // These use only sizes, of tensors on any device.
+  // These use only sizes, and work on any device.
   own.impl("view",
            static_cast<at::Tensor (*)(const at::Tensor&, c10::IntArrayRef)>(&at::native::view));
   own.impl("_reshape_alias", &at::native::_reshape_alias);
@@ -85,8 +85,8 @@ void install_operators() {
   own.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   own.impl("set_.source_Tensor", &at::native::set_tensor_);
 
-  // LibTorch's own kernels for these would precede the fallback: copies and convolutions for GPUs,
-  // and losses that call their own variants with an output, which then warn.
+  // LibTorch's own kernels for these would take precedence over the fallback: copies and
+  // convolutions for GPUs, and losses that call their own out variants, which then warn.
   for (const char* name :
        {"copy_", "convolution", "convolution_backward", "mse_loss", "smooth_l1_loss"}) {
     own.impl(name, by_cpu_kernel());
