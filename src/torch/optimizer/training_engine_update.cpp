@@ -63,7 +63,7 @@ void TrainingEngine::update_shards() {
           shards.end_update(i);
         }
       } catch (...) {
-        error = std::current_exception();  // the loop goes on: other ranks wait for this one
+        if (!error) error = std::current_exception();  // other ranks wait for this one: go on
       }
       shards.memory().end_bucket(i);
     }
