@@ -57,7 +57,7 @@ struct TileInput {
     return residual == nullptr ? value : value + residual[i];
   }
   /// Updates a residual; `value` is the element plus its old residual. Every decoder adds to 0.
-  __host__ __device__ void owe(std::uint32_t i, float value, float decoded) const {
+  __host__ __device__ void set_residual(std::uint32_t i, float value, float decoded) const {
     if (residual != nullptr) residual[i] = value - (0.0F + decoded);
   }
 };
@@ -95,12 +95,12 @@ struct TileSum {
     const int place = rank < inputs.own ? rank : rank - 1;
     return inputs.payloads + static_cast<std::uint64_t>(place) * rank_bytes + part.payload;
   }
-  /// Stores an element's sum, to which what it is owed is added.
+  /// Stores an element's sum, after adding the residual.
   __host__ __device__ void finish(std::uint32_t i, float added) const {
-    if (inputs.owed != nullptr) {
-      float& owed = inputs.owed[part.first + i];
-      added += owed;
-      if (base::is_finite(added)) owed = 0.0F;
+    if (inputs.residual != nullptr) {
+      float& residual = inputs.residual[part.first + i];
+      added += residual;
+      if (base::is_finite(added)) residual = 0.0F;
     }
     sum[part.first + i] = added;
   }

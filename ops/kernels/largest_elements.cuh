@@ -213,7 +213,7 @@ __host__ __device__ void write_largest(const Team& team, SparseTile& tile, const
       const std::uint32_t bits = base::magnitude_bits(value);
       const bool is_sent = bits > least || (bits == least && equal++ < ties);
       if (is_sent) store_placed(payload, kept, next++, i, value);
-      if (is_finite) input.owe(i, value, is_sent ? value : 0.0F);
+      if (is_finite) input.set_residual(i, value, is_sent ? value : 0.0F);
     }
   });
 }
@@ -243,7 +243,7 @@ __host__ __device__ void write_all(const Team& team, SparseTile& tile, const Til
     if (input.residual == nullptr || !is_finite) return;
     for (std::uint32_t i = thread; i < input.count; i += kCodecThreads) {
       const float value = input.at(i);
-      input.owe(i, value, value);
+      input.set_residual(i, value, value);
     }
   });
 }

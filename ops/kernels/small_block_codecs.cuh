@@ -73,7 +73,7 @@ __host__ __device__ void encode_int8(const Team& team, SmallTile& tile, const Ti
       const int code = has_unit ? static_cast<int>(rintf(product(value, per_unit))) : 1;
       payload[sizeof(float) + i] = static_cast<std::byte>(code);
       if (!is_finite) continue;
-      input.owe(place.begin + i, value, product(static_cast<float>(code), unit));
+      input.set_residual(place.begin + i, value, product(static_cast<float>(code), unit));
     }
   });
 }
@@ -125,7 +125,7 @@ __host__ __device__ void encode_one_bit(const Team& team, SmallTile& tile, const
     if (place.length == 0 || !base::is_finite(means[0]) || !base::is_finite(means[1])) return;
     for (std::uint32_t i = place.lane; i < place.length; i += kLanes) {
       const float value = tile.values[place.block][i];
-      input.owe(place.begin + i, value, means[value < 0 ? 1 : 0]);
+      input.set_residual(place.begin + i, value, means[value < 0 ? 1 : 0]);
     }
   });
 }

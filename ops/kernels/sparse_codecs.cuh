@@ -64,14 +64,14 @@ __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const
   // Everything first, then what was sent is taken away.
   team.each([&](std::uint32_t thread) {
     for (std::uint32_t i = thread; i < input.count; i += kCodecThreads) {
-      input.owe(i, input.at(i), 0.0F);
+      input.set_residual(i, input.at(i), 0.0F);
     }
   });
   team.each([&](std::uint32_t thread) {
     for (std::uint32_t i = thread; i < kept; i += kCodecThreads) {
       const std::size_t place = base::random_k_place(seed, i, input.count, kept);
       const float value = load_word(values + i * sizeof(float));
-      input.owe(static_cast<std::uint32_t>(place), value, value);
+      input.set_residual(static_cast<std::uint32_t>(place), value, value);
     }
   });
 }
@@ -132,7 +132,7 @@ __host__ __device__ void add_sparse(const Team& team, const base::CodecFormat& f
       for (std::uint32_t i = thread; i < count; i += kCodecThreads) sum[i] += tile.own_at(i);
     });
   }
-  if (tile.inputs.owed == nullptr) return;
+  if (tile.inputs.residual == nullptr) return;
   team.each([&](std::uint32_t thread) {
     for (std::uint32_t i = thread; i < count; i += kCodecThreads) tile.finish(i, sum[i]);
   });

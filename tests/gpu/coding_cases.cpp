@@ -198,9 +198,9 @@ void expect_payloads_added_as_on_the_cpu(CodingOperations& operations) {
                    DType::Float32);
       }
       const std::vector<std::byte> elements = converted(values_of(item, 20), dtype);
-      for (const bool is_owed : {false, true}) {
-        Floats expected_owed(item.count + 1, 0.5F);
-        Floats owed = expected_owed;
+      for (const bool has_residual : {false, true}) {
+        Floats expected_residual(item.count + 1, 0.5F);
+        Floats residual = expected_residual;
         Floats expected(item.count + 1, kUntouched);
         Floats got = expected;
         comm::CodedInputs inputs{payloads.data(),
@@ -209,13 +209,13 @@ void expect_payloads_added_as_on_the_cpu(CodingOperations& operations) {
                                  elements.data(),
                                  dtype,
                                  item.count,
-                                 is_owed ? expected_owed.data() : nullptr};
+                                 has_residual ? expected_residual.data() : nullptr};
         add_coded_inputs(item.format, inputs, expected.data());
-        if (is_owed) inputs.owed = owed.data();
+        if (has_residual) inputs.residual = residual.data();
         operations.add_coded(item.format, inputs, got.data());
         const std::string text = item.text() + ", sum of " + std::to_string(ranks);
         expect_same(got, expected, text);
-        expect_same(owed, expected_owed, text + ", owed");
+        expect_same(residual, expected_residual, text + ", residual");
         if (testing::Test::HasFatalFailure()) return;
       }
     }

@@ -51,7 +51,7 @@ class CodingOnGpu final : public test::CodingOperations {
     moved.payloads = upload(memory, inputs.payloads,
                             others * DeviceCodec{format}.run_bytes(inputs.count), nullptr);
     moved.elements = upload(memory, inputs.elements, inputs.count * size_of(inputs.dtype), nullptr);
-    moved.owed = upload(memory, inputs.owed, inputs.count);
+    moved.residual = upload(memory, inputs.residual, inputs.count);
     float* const there = upload(memory, sum, inputs.count);
     gpu_->add_coded(format, moved, there, stream_.get());
     download(memory);

@@ -47,7 +47,7 @@ struct CodedInputs {
   DType dtype = DType::Float32;
   std::size_t count = 0;
   /// Added to the sum, then set to zero where the sum is finite. May be null.
-  float* owed = nullptr;
+  float* residual = nullptr;
 };
 
 }  // namespace kolo::comm

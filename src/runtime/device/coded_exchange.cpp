@@ -97,7 +97,7 @@ Task CodedExchange::contribute(base::CodecFormat format, ReductionItem item,
 
 /// Step 2.
 void CodedExchange::combine(base::CodecFormat format, ReductionItem item, ops::Range own,
-                            Staging staging, float* owed) {
+                            Staging staging, float* residual) {
   path_.gpu.add_coded(format,
                       {.payloads = staging.received,
                        .ranks = path_.communicator.size(),
@@ -105,7 +105,7 @@ void CodedExchange::combine(base::CodecFormat format, ReductionItem item, ops::R
                        .elements = item.memory->input + own.begin * size_of(item.type->dtype),
                        .dtype = item.type->dtype,
                        .count = own.length,
-                       .owed = owed},
+                       .residual = residual},
                       staging.sum, path_.stream);
 }
 

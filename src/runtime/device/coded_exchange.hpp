@@ -47,7 +47,7 @@ class CodedExchange {
   Task contribute(base::CodecFormat format, ReductionItem item, std::span<const ops::Range> pieces,
                   Staging staging);
   void combine(base::CodecFormat format, ReductionItem item, ops::Range own, Staging staging,
-               float* owed);
+               float* residual);
 
   const DevicePath& path_;
 };

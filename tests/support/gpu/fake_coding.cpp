@@ -80,10 +80,10 @@ void add_coded_inputs(const base::CodecFormat& format, const comm::CodedInputs& 
                    });
     payloads += codec.run_bytes(inputs.count);
   }
-  if (inputs.owed == nullptr) return;
+  if (inputs.residual == nullptr) return;
   for (std::size_t i = 0; i < inputs.count; ++i) {
-    sum[i] += inputs.owed[i];
-    if (std::isfinite(sum[i])) inputs.owed[i] = 0.0F;
+    sum[i] += inputs.residual[i];
+    if (std::isfinite(sum[i])) inputs.residual[i] = 0.0F;
   }
 }
 

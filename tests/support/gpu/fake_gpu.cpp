@@ -176,7 +176,7 @@ void FakeGpu::add_coded(const base::CodecFormat& format, const comm::CodedInputs
                               ByteRange(inputs.elements, inputs.count * size_of(inputs.dtype))},
                     .writes = {range_of(sum, inputs.count)},
                     .run = [format, inputs, sum] { add_coded_inputs(format, inputs, sum); }};
-  if (inputs.owed != nullptr) kernel.writes.push_back(range_of(inputs.owed, inputs.count));
+  if (inputs.residual != nullptr) kernel.writes.push_back(range_of(inputs.residual, inputs.count));
   hub_->kernel(rank_, stream, std::move(kernel));
 }
 
