@@ -1,6 +1,6 @@
 # NCCL::NCCL, NCCL_VERSION: beside the CUDA toolkit or on the usual paths.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-# NVIDIA's wheels hold libnccl.so.2 alone.
+# NVIDIA's wheels contain only libnccl.so.2.
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 

@@ -1,6 +1,6 @@
 # Finds what Kolo needs, and decides KOLO_CUDA and KOLO_TORCH.
 
-# MPI's C interface only: its header must not bring in the C++ bindings that the standard dropped.
+# Only MPI's C interface: its header must not include the C++ bindings, which MPI has dropped.
 find_package(MPI REQUIRED COMPONENTS C)
 set_property(TARGET MPI::MPI_C APPEND PROPERTY
   INTERFACE_COMPILE_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
@@ -38,7 +38,7 @@ if(NOT KOLO_WITH_CUDA STREQUAL "OFF")
     if(NOT DEFINED CMAKE_CUDA_HOST_COMPILER)
       set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}")
     endif()
-    # Ampere with what comes after it in its generation, Hopper, Blackwell; others translate "80".
+    # Ampere and later GPUs of its generation, Hopper, Blackwell; other GPUs translate "80".
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80 90-real)
       if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)

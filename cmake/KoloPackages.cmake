@@ -1,5 +1,5 @@
-# cpack: packages for Debian and archives of what is installed, one of each component. Those who
-# build packages choose what is in them: preset "package" has shared libraries without CUDA.
+# cpack: a Debian package and an archive of each installed component. The preset "package" builds
+# shared libraries without CUDA; another preset packages what it builds.
 
 set(CPACK_GENERATOR "DEB;TGZ")
 set(CPACK_PACKAGE_VENDOR "Kolo")

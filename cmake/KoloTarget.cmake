@@ -21,22 +21,22 @@ function(kolo_configure_target target)
   endif()
   target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${warnings}>")
   if(KOLO_CUDA)
-    # CMake knows of no C++20 of recent CUDA compilers; constexpr functions are the GPU's too. What
-    # nvcc writes for the host compiler is not pedantic, and it alone knows "#pragma unroll".
+    # CMake cannot set C++20 for recent CUDA compilers. constexpr functions are compiled for the GPU
+    # too. nvcc's output for the host compiler is not pedantic; only nvcc knows "#pragma unroll".
     set(warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-Wno-unknown-pragmas)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;${warnings}>")
   endif()
   if(KOLO_SANITIZE)
     set(sanitize "-fsanitize=${KOLO_SANITIZE};-fno-sanitize-recover=all;-fno-omit-frame-pointer")
-    # Clang's check of function pointers' types does not assemble where there are coroutines.
+    # With coroutines, the output of Clang's check of function pointers does not assemble.
     list(APPEND sanitize "$<$<CXX_COMPILER_ID:Clang>:-fno-sanitize=function>")
     target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${sanitize}>")
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
-    # Paths relative to the checkout, so that clones share what one of them has compiled. Without
-    # the sloppiness, nothing that uses a precompiled header is cached.
+    # Paths are relative to the checkout, so that clones share compiled files. Without the
+    # sloppiness, ccache does not cache files that use a precompiled header.
     set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros ${KOLO_CCACHE})
     set_target_properties(${target} PROPERTIES
@@ -50,7 +50,7 @@ endfunction()
 function(kolo_internal_includes target)
   target_include_directories(${target} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
-  # Not for CUDA, which needs neither: ccache does not see a path in "-isystem=", as nvcc has it.
+  # Not for CUDA, which needs neither: ccache does not see the path in nvcc's "-isystem=".
   target_include_directories(${target} SYSTEM PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:${PROJECT_BINARY_DIR}/generated>"
     "$<$<COMPILE_LANGUAGE:CXX>:${KOLO_FLATBUFFERS_INCLUDE_DIR}>")

@@ -41,7 +41,7 @@ wants_gpu() {
 
 has_cuda_torch() { [ -e "$cuda_torch_dir/complete" ]; }
 
-# Prints pip's requirements, one a line: the libraries of NVIDIA's that the torch wheel in folder $1
+# Prints pip's requirements, one per line: the NVIDIA libraries that the torch wheel in folder $1
 # names, in the same versions, and what compiles for them.
 cuda_requirements() {
   "$kolo_tools/bin/python3" - "$1" <<'PYTHON'

@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::size_t kAllreduceSlots = 3;
 
-/// The results of all other ranks' parts.
+/// Copies out the results that the other ranks have computed.
 void copy_out(const CollectiveCall& call, WindowReduction& reduction, std::size_t chunk) {
   const SharedWindow& window = *call.window;
   for (int step = 1; step < window.size(); ++step) {

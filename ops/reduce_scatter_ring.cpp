@@ -87,7 +87,8 @@ class Ring {
 
   Transfer& arrival(std::size_t index) { return receives_[slot_index(index)]; }
 
-  /// Adds this rank's part, and sends the sum on; the last one stays, and the next block sets out.
+  /// Adds this rank's part and forwards the sum. At the last step the sum stays here, and the next
+  /// block's first part is sent.
   void pass_on(std::size_t index) {
     const std::size_t next_block = index / (steps() * block_) + 1;
     const bool is_whole = step_of(index) + 1 == steps();

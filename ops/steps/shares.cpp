@@ -24,7 +24,7 @@ Shares::Shares(std::vector<Range> pieces, std::size_t element_bytes, std::size_t
   const std::size_t slot_lines = slot_bytes / kLineBytes;
   std::size_t lines = 0;
   for (const Range& piece : pieces_) lines += segment_count(piece.length, line);
-  // A part is up to a line longer than its share, where a piece is not divisible by the chunks.
+  // If the chunks do not divide a piece, a part is up to one line longer than its share.
   chunks_ = segment_count(lines, lines <= slot_lines ? slot_lines : slot_lines - pieces_.size());
   std::size_t place = 0;
   for (const Range& piece : pieces_) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds Kolo with another LibTorch from PyPI, and tests the training layer on it:
 #   tests/tools/other_torch.sh 2.6.0|2.15.0|... [<regular expression of tests>]
-# Nothing outside of the cache folder and build/ is changed. Before 2.7, LibTorch's wheels have the
-# old ABI of libstdc++, so that GoogleTest is built with it, too, from Debian's libgtest-dev.
+# Changes nothing outside the cache folder and build/. Before 2.7, LibTorch's wheels use the old ABI
+# of libstdc++; GoogleTest is then built with that ABI, too, from Debian's libgtest-dev.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"

@@ -104,7 +104,7 @@ if(TARGET kolo)
       torch/optimizer/training_grid_test.cpp
     LIBRARIES kolo)
   if(NOT LibTorch_torch_cuda_LIBRARY)
-    # It stands in for LibTorch's CUDA, of which only headers are needed, on the fake GPUs.
+    # Replaces LibTorch's CUDA library on the fake GPUs; only CUDA's headers are needed.
     add_library(kolo_fake_cuda STATIC
       support/gpu/fake_cuda/allocator.cpp
       support/gpu/fake_cuda/boxed_call.cpp
@@ -137,7 +137,7 @@ if(TARGET kolo)
     kolo_add_test(cuda_accelerator_test SOURCES torch/cuda/cuda_accelerator_test.cpp
       LIBRARIES kolo_fake_cuda kolo)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ takes values of LibTorch's data loaders for uninitialized.
+      # g++ wrongly reports values of LibTorch's data loaders as uninitialized.
       target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
     endif()
     kolo_add_test(cuda_codec_test

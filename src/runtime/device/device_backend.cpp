@@ -81,9 +81,9 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
                                .ranks = path_.communicator->size(),
                                .needs_staging = items.size() > 1 || joined.count > 0,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
-  // The identity must not be scaled. In a direct exchange it is zeros, and other ranks combine it.
+  // A joined rank's identity must not be scaled, unless it is the zeros of a direct exchange.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
-  // A direct exchange receives in staging memory, so what it sends is registered, too.
+  // A direct exchange receives in staging memory, which is registered: so must its input be.
   plan.is_staged |=
       plan.is_direct && staging_.is_registered() &&
       !(request.is_on_buffers() && buffers_.have({memory->input, type->size_bytes()}));

@@ -155,7 +155,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
-  // A set of one rank waits for nobody, and its event would say nothing about the others.
+  // A set of one rank waits for no peer, and its event would say nothing about other sets.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
   launched_.add(
@@ -163,8 +163,8 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   release_unused();
 }
 
-/// A collective occupies its GPU until its peers' have started, so collectives that overlap must
-/// start in one order, too.
+/// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives
+/// must start in the same order on all GPUs.
 void DeviceRunner::wait_for_other_sets() {
   if (gpus_.starts_collectives_in_order()) return;
   const std::shared_ptr<CUevent_st> last = order_.last_launched();

@@ -27,7 +27,7 @@ void DeviceStaging::set_registered(bool on_all_ranks) {
 
 void DeviceStaging::reserve(std::size_t bytes) {
   if (bytes <= block_.bytes) return;
-  // Tensors that grow slowly must not cost a block each.
+  // Grows by half at least: slowly growing tensors must not need a new block each time.
   const std::size_t size = std::max(bytes, block_.bytes + block_.bytes / 2);
   if (block_.memory != nullptr) outgrown_.push_back(std::exchange(block_, {}));
   block_.memory = gpu_.allocate(size);

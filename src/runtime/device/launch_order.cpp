@@ -42,7 +42,7 @@ LaunchOrder::~LaunchOrder() {
 }
 
 Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
-  // A rank that comes late would hold all that are numbered after it.
+  // If ranks took tickets before all had arrived, a late rank would hold up all later tickets.
   const Numbers here(1);
   Numbers all_here;
   co_await gather_numbers(path, here, all_here);
@@ -126,7 +126,7 @@ bool LaunchOrder::has_question() {
   return question_->transfer.ready();
 }
 
-/// For each member the batch that it launches before, and the ticket.
+/// For each member, the batch before which it launches; then the ticket.
 LaunchOrder::Numbers LaunchOrder::answer_to(const Numbers& members) {
   Numbers numbers;
   ++last_ticket_;

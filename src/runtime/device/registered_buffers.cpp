@@ -25,7 +25,7 @@ void RegisteredBuffers::prepare(const Operations& batch) {
   is_on_buffers_ = false;
   if (!path_.staging.is_registered()) return;
   for (const auto& operation : batch) {
-    // That of a joined rank has the request, but no buffers.
+    // A joined rank's stand-in operation has the request, but no buffers.
     is_on_buffers_ |= operation->request.is_on_buffers();
     for (const BufferMemory& memory : operation->buffers) use(memory);
   }

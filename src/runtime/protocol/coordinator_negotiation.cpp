@@ -44,7 +44,7 @@ void Coordinator::on_message(int from, ControlMessage message) {
     return;
   }
   Report& report = std::get<Report>(message);
-  if (!is_negotiating()) {  // the child has seen all headers of this exchange, this rank not yet
+  if (!is_negotiating()) {  // only the child has seen all headers of this exchange yet
     exchange_.early_reports.emplace_back(from, std::move(report));
     return;
   }

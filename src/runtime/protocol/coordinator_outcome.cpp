@@ -27,8 +27,7 @@ void Coordinator::on_headers(const Header& merged) {
           "rank " + world_rank(*merged.shutdown_rank) + how + " before all ranks had submitted it");
     return;
   }
-  // Rule 9: what ranks submitted before they joined ends first. All ranks are ready for it, or it
-  // fails.
+  // Rule 9: operations that ranks submitted before they joined complete or fail before the join.
   const bool is_left = !left.none() || merged.has_unknown || merged.has_expired;
   const bool have_all_joined = joins_.ranks.count() == size();
   if (have_all_joined && !is_left) complete_join();
