@@ -48,7 +48,7 @@ class Gathering {
 
   void copy_out(std::size_t chunk) {
     for (int step = 1; step < window_.size(); ++step) {
-      const int peer = (window_.rank() + step) % window_.size();  // not all read one rank first
+      const int peer = (window_.rank() + step) % window_.size();  // ranks start with different ones
       const auto target = part(peer, chunk);
       if (target.empty()) continue;
       std::memcpy(target.data(), slots_.of(peer, chunk), target.size());

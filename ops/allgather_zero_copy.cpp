@@ -27,7 +27,7 @@ Task allgather_zero_copy(CollectiveCall call) {
 
   const std::uint64_t stage = window.enter_stage();
   for (int step = 1; step < window.size(); ++step) {
-    const int peer = (window.rank() + step) % window.size();  // each a different first peer
+    const int peer = (window.rank() + step) % window.size();  // ranks start with different peers
     const auto index = static_cast<std::size_t>(peer);
     const std::byte* const source = call.peer_buffers[index];
     co_await window.reached(peer, stage);

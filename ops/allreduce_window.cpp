@@ -37,7 +37,7 @@ constexpr std::size_t kAllreduceSlots = 3;
 void copy_out(const CollectiveCall& call, WindowReduction& reduction, std::size_t chunk) {
   const SharedWindow& window = *call.window;
   for (int step = 1; step < window.size(); ++step) {
-    const int peer = (window.rank() + step) % window.size();  // not all read one rank first
+    const int peer = (window.rank() + step) % window.size();  // ranks start with different peers
     reduction.copy_out(peer, chunk,
                        bytes_of(call, call.output, reduction.part(peer, chunk)).data());
   }

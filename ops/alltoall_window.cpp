@@ -79,7 +79,7 @@ class BlockExchange {
 
   void copy_out(std::size_t chunk) {
     for (int step = 1; step < window_.size(); ++step) {
-      const int peer = (rank_ + step) % window_.size();  // not all read one rank first
+      const int peer = (rank_ + step) % window_.size();  // ranks start with different peers
       const auto index = static_cast<std::size_t>(peer);
       if (chunk >= chunks_[index]) continue;
       const auto target = received_part(peer, chunks_[index], chunk);

@@ -97,7 +97,7 @@ class Runtime {
   /// Adds a process set. Collective over the world and blocking, on members and on other ranks.
   ///
   /// @param ranks world ranks in any order, the same on all ranks; another set may have the same
-  /// @return the set, which lives as long as the Runtime
+  /// @return the set; the reference is valid as long as the Runtime lives
   /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
   /// @throws MismatchError, on all ranks, if the lists differ
   ProcessSet& add_process_set(std::vector<int> ranks);

@@ -33,7 +33,7 @@ struct CodedPart {
   comm::CodedRun run;
   std::uint64_t first;
   std::uint32_t count;
-  std::uint64_t payload;  ///< their offset in bytes
+  std::uint64_t payload;  ///< offset of the payloads in bytes
 };
 
 /// Removes as many runs from the front of `runs` as one table holds.

@@ -199,7 +199,7 @@ TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
   });
 }
 
-// An error of MPI is reported to the thread that waits for the message, not to the serving one.
+// An error of the inner communicator is thrown to the thread that waits, not to the serving one.
 TEST(DeferredCommunicatorTest, Errors_BelongToTheTransfer) {
   run_ranks(1, [](FakeWorld& world) {
     Alone rank(world);

@@ -207,8 +207,8 @@ inline double value_at(DType dtype, const std::byte* buffer, std::size_t index) 
   });
 }
 
-/// Writes `value`, which must be exact in the type, as element `index`; for complex types value (1
-/// - 2i), a form that sums and scaling preserve.
+/// Writes `value`, which must be exact in the type, as element `index`; for complex types
+/// value * (1 - 2i), a form that sums and scaling preserve.
 inline void set_value(DType dtype, std::byte* buffer, std::size_t index, double value) {
   if (is_complex(dtype)) {
     set_value(real_type(dtype), buffer, 2 * index, value);

@@ -14,6 +14,10 @@ cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_
 cmake --build "$folder"
 rm -rf "$folder/packages" "$folder/installed"
 (cd "$folder" && cpack -G TGZ -B "$folder/packages")
+if tar -tf "$folder"/packages/*-core.tar.gz | grep -E 'include/kolo/(torch/|kolo\.hpp)'; then
+  echo "the core's archive has headers that need LibTorch" >&2
+  exit 1
+fi
 mkdir "$folder/installed"
 for archive in "$folder"/packages/*.tar.gz; do
   tar -C "$folder/installed" --strip-components=1 -xf "$archive"

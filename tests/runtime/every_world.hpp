@@ -13,7 +13,7 @@
 namespace kolo::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kSizes[] = {1, 3};  // ten times slower, and small worlds suffice for races
+inline constexpr int kSizes[] = {1, 3};  // ten times slower; small worlds suffice
 #else
 inline constexpr int kSizes[] = {1, 2, 3, 4, 7};
 #endif

@@ -250,9 +250,9 @@ class Accelerator {
                         std::vector<tensors::Fact> facts, std::string problem) const;
   void print_line(const std::string& line) const;
   tensors::AcceleratedTraining& training(const char* call) const;
-  ProcessSet& set() const;
 
   Options options_;
+  std::shared_ptr<ProcessSet> set_;
   std::unique_ptr<tensors::QuietOutput> quiet_;
   c10::Device device_ = c10::kCPU;
   std::unique_ptr<torch::optim::Optimizer> owned_;

@@ -45,7 +45,7 @@ class DeviceCommunicator {
   virtual void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
                           DeviceReduction reduction, DeviceStream stream) = 0;
   /// Combines `input`, which has as many elements as the sum of `counts`; `output` receives this
-  /// rank's. It may be their place in `input`, whose other elements do not change.
+  /// rank's elements, and may be their place in `input`. The others in `input` do not change.
   virtual void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
                               DType dtype, DeviceReduction reduction, DeviceStream stream) = 0;
   /// `output` receives all ranks' elements one after another; `input` may be this rank's place in

@@ -62,10 +62,7 @@ class Runtime::Parts {
     add_set(0, everybody);
   }
 
-  ~Parts() {
-    shutdown();
-    for (const Set& set : sets_) set.set->runtime_ = nullptr;
-  }
+  ~Parts() { shutdown(); }
 
   Parts(const Parts&) = delete;  // lanes and threads refer to it
   Parts& operator=(const Parts&) = delete;
@@ -75,6 +72,11 @@ class Runtime::Parts {
   void shutdown() {
     if (!is_in_creator_process() || std::exchange(is_shut_down_, true)) return;
     for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
+  }
+
+  /// The Runtime is about to be destroyed; the program may keep sets.
+  void detach_sets() {
+    for (const Set& set : sets_) set.set->runtime_ = nullptr;
   }
 
   const comm::Topology& topology() const { return world_->topology(); }
@@ -158,6 +160,7 @@ Runtime::Runtime(InitOptions options) {
 
 Runtime::~Runtime() {
   parts_->shutdown();
+  parts_->detach_sets();
   if (!parts_->is_in_creator_process())
     leak_intentionally(std::move(parts_));  // threads and MPI are the parent's
   Runtime* self = this;

@@ -81,7 +81,8 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
                                .ranks = path_.communicator->size(),
                                .needs_staging = items.size() > 1 || joined.count > 0,
                                .prefers_direct = path_.preferred(request.collective) == kDirect});
-  // A joined rank's identity must not be scaled, unless it is the zeros of a direct exchange.
+  // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
+  // is for the other ranks' inputs, which this rank combines.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
   // A direct exchange receives in staging memory, which is registered: so must its input be.
   plan.is_staged |=

@@ -126,7 +126,7 @@ bool LaunchOrder::has_question() {
   return question_->transfer.ready();
 }
 
-/// For each member, the batch before which it launches; then the ticket.
+/// For each member, the batch after which it may launch this one; then the ticket.
 LaunchOrder::Numbers LaunchOrder::answer_to(const Numbers& members) {
   Numbers numbers;
   ++last_ticket_;

@@ -39,7 +39,7 @@ class Lane {
     std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
   };
 
-  /// Arguments passed by reference live until `stop` has returned. Handles keep the lane longer.
+  /// Arguments passed by reference live until `stop` has returned; the lane may live longer.
   Lane(Parts parts, comm::World& world);
   ~Lane();
 

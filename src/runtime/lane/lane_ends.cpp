@@ -61,7 +61,7 @@ void Lane::stop(std::string why) {
   progress_step(1);  // ends operations submitted since the set was closed
   // A thread that waits for one of these may be about to begin another step.
   phase_ = Phase::Stopped;
-  executor_.release_gpu();  // handles keep the lane as long as the program keeps them
+  executor_.release_gpu();  // the program may keep the lane, by handles or sets
   serve_messages();         // the last ones
 }
 

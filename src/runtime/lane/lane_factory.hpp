@@ -12,7 +12,7 @@
 namespace kolo::runtime {
 
 /// Creates the lanes of process sets, with their communicators and shared memory. The arguments
-/// outlive the lanes.
+/// must live until the lanes have stopped.
 class LaneFactory {
  public:
   LaneFactory(comm::World& world, const Config& config, Choices choices)

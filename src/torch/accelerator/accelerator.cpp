@@ -52,13 +52,12 @@ std::string problem_with(const AcceleratorOptions& options) {
 
 Accelerator::Accelerator(Options options) : options_(std::move(options)) {
   if (!Runtime::has_current()) init();
-  if (options_.quiet_ranks && set().rank() != 0) quiet_ = std::make_unique<tensors::QuietOutput>();
+  set_ = runtime::chosen(options_.optimizer.process_set).shared_from_this();
+  if (options_.quiet_ranks && set_->rank() != 0) quiet_ = std::make_unique<tensors::QuietOutput>();
   device_ = tensors::choose_device();
 }
 
 Accelerator::~Accelerator() = default;
-
-ProcessSet& Accelerator::set() const { return runtime::chosen(options_.optimizer.process_set); }
 
 tensors::AcceleratedTraining& Accelerator::training(const char* call) const {
   if (training_ == nullptr) {
@@ -99,7 +98,7 @@ std::shared_ptr<tensors::BatchFeed> Accelerator::prepare_with(torch::nn::Module&
                                                               std::optional<std::size_t> samples,
                                                               const BatchOptions& batches,
                                                               Schedule schedule) {
-  tensors::BatchPlan plan = plan_batches(samples, batches, tensors::Purpose::Training, set());
+  tensors::BatchPlan plan = plan_batches(samples, batches, tensors::Purpose::Training, *set_);
   agree_on_prepare(optimizer, schedule, std::move(plan.facts), std::move(plan.problem));
   auto current = std::make_shared<tensors::CurrentBatch>();
   auto feed = std::make_shared<tensors::TrainingFeed>(
@@ -124,14 +123,14 @@ void Accelerator::agree_on_prepare(const PreparedOptimizer& optimizer, const Sch
       {"gradient_accumulation_steps", std::to_string(options_.gradient_accumulation_steps)});
   facts.push_back({"mixed_precision", std::string(name_of(options_.mixed_precision))});
   facts.push_back({"the schedule", schedule.source()->kind()});
-  tensors::agree(set(), set().next_name("accelerator"), "Accelerator: prepare()", facts, problem);
+  tensors::agree(*set_, set_->next_name("accelerator"), "Accelerator: prepare()", facts, problem);
 }
 
 std::shared_ptr<tensors::BatchFeed> Accelerator::evaluation_feed(std::optional<std::size_t> samples,
                                                                  const BatchOptions& options) {
   const tensors::AcceleratedTraining& training = this->training("batches()");
-  tensors::BatchPlan plan = plan_batches(samples, options, tensors::Purpose::Evaluation, set());
-  tensors::agree(set(), set().next_name("accelerator"), "Accelerator: batches()", plan.facts,
+  tensors::BatchPlan plan = plan_batches(samples, options, tensors::Purpose::Evaluation, *set_);
+  tensors::agree(*set_, set_->next_name("accelerator"), "Accelerator: batches()", plan.facts,
                  plan.problem);
   return std::make_shared<tensors::EvaluationFeed>(std::move(plan.order), options.seed,
                                                    std::move(plan.shares), training.current_batch(),
@@ -203,7 +202,7 @@ std::optional<Loaded> Accelerator::load_state(const std::filesystem::path& path)
 }
 
 void Accelerator::print_line(const std::string& line) const {
-  if (set().rank() != 0) return;
+  if (set_->rank() != 0) return;
   if (training_ != nullptr) training_->clear_progress();
   std::cout << line << std::endl;
 }

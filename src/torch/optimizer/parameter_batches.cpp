@@ -238,13 +238,9 @@ void ParameterBatches::take_part(const GatherCommand& command) const {
 
 void ParameterBatches::reduce_all() {
   StepState& step = context_.step;
-  std::exception_ptr first_error;
-  try {
-    for (const auto& reducer : reducers_) reducer->submit_rest();
-  } catch (...) {
-    first_error = std::current_exception();
-  }
+  for (const auto& reducer : reducers_) reducer->submit_rest();
   step.times.buckets.clear();
+  std::exception_ptr first_error;
   for (const auto& reducer : reducers_) {
     if (const std::exception_ptr error = reducer->finish(); !first_error) first_error = error;
   }

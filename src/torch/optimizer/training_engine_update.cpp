@@ -52,23 +52,29 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 void TrainingEngine::update_shards() {
   const WritesAllowed writes;
   std::exception_ptr error;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      if (!error) error = std::current_exception();  // other ranks wait for this one: go on
+    }
+  };
   for (const auto& reducer : batches_) {
     const ParameterShards& shards = *reducer->shards();
     shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
-      try {
+      attempt([&] {
         std::vector<at::Tensor> leaves = shards.begin_update(i);
-        if (!error && !leaves.empty()) {
-          wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
-          shards.end_update(i);
-        }
-      } catch (...) {
-        if (!error) error = std::current_exception();  // other ranks wait for this one: go on
-      }
+        if (error || leaves.empty()) return;
+        wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
+        shards.end_update(i);
+      });
       shards.memory().end_bucket(i);
     }
   }
-  for (const auto& reducer : batches_) reducer->shards()->memory().end_update();
+  for (const auto& reducer : batches_) {
+    attempt([&] { reducer->shards()->memory().end_update(); });
+  }
   batches_.clear_gradients();
   expect_all_active();
   if (error) std::rethrow_exception(error);

@@ -20,8 +20,8 @@ struct PlainArithmetic {
 }  // namespace
 
 TensorHandle PowerSgdReducer::reduce(GradientBucket bucket) {
-  if (bucket.process_set != options_.process_set) {
-    throw InvalidArgument("PowerSgd: it was made for process set " + options_.process_set->name() +
+  if (bucket.process_set != set_.get()) {
+    throw InvalidArgument("PowerSgd: it was made for process set " + set_->name() +
                           ", and the optimizer reduces over " + bucket.process_set->name() +
                           ". Give both the same one, by PowerSgdOptions::process_set.");
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+
 #include <ATen/core/Tensor.h>
 
 #include "kolo/torch/bucket_hook.hpp"
@@ -14,7 +16,8 @@ namespace kolo::tensors {
 class PowerSgdReducer {
  public:
   /// `options` are in range and name the process set.
-  explicit PowerSgdReducer(const PowerSgdOptions& options) : options_(options) {}
+  explicit PowerSgdReducer(const PowerSgdOptions& options)
+      : options_(options), set_(options.process_set->shared_from_this()) {}
 
   const PowerSgdOptions& options() const { return options_; }
 
@@ -27,6 +30,7 @@ class PowerSgdReducer {
 
  private:
   const PowerSgdOptions options_;
+  const std::shared_ptr<ProcessSet> set_;  // may outlive its Runtime
   WarmStarts warm_starts_;
 };
 

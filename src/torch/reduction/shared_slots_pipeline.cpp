@@ -73,8 +73,8 @@ void SharedSlotsPipeline::submit_rest() {
   while (next_ < submissions()) submit_next();
 }
 
-/// Completes the slot's previous bucket, then submits the next one. Returns an error instead of
-/// throwing it: all ranks must submit all buckets, even if one fails.
+/// Completes the slot's previous bucket and returns its error, if any, instead of throwing it: all
+/// ranks must submit all buckets, even if one fails. Then submits the next bucket.
 std::exception_ptr SharedSlotsPipeline::submit_next() {
   const std::size_t bucket = next_ % reductions_.size();
   std::exception_ptr error;

@@ -188,7 +188,7 @@ void StepReductions::advance() {
 
 void StepReductions::complete(std::size_t bucket) {
   State& state = states_[bucket];
-  if (!state.reduction || state.is_complete) return;
+  if (state.is_complete) return;
   state.is_complete = true;  // even if it fails
   const Bucket& plan = buckets_.buckets()[bucket];
   try {
@@ -244,7 +244,6 @@ std::exception_ptr StepReductions::finish() {
     const Bucket& bucket = buckets_.buckets()[i];
     attempt([&] {
       complete(i);
-      if (!state.reduction) return;  // its submission has failed
       step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),
                                     step.seconds_until(state.reduction->started()),
                                     step.seconds_until(state.reduction->ended())});

@@ -71,7 +71,7 @@ class Boundary final : public Node {
   autograd::variable_list apply(autograd::variable_list&&) override { return {}; }
 };
 
-/// The graph that a function's call creates: the nodes that this thread makes from now on.
+/// The graph of a function's call: the nodes that this thread has made since construction.
 class Graph {
  public:
   explicit Graph(const Tensors& inputs)

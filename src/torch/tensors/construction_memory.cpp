@@ -75,7 +75,7 @@ class ConstructionAllocator final : public c10::Allocator {
 
   static void replace(c10::Allocator* allocator) {
     c10::SetCPUAllocator(allocator);
-    // Without effect if the program has set an allocator of higher priority.
+    // That had no effect if the program has set an allocator of higher priority.
     if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator, 255);
   }
 

@@ -1,5 +1,5 @@
-// The GPU resources of process sets and when they are released, and independence from slow ones:
-// graphs that the program captures, and event queries and aborts that block.
+// The GPU resources of process sets, when they are released, and what must not block operations:
+// graphs that the program captures, and event queries and aborts that hang.
 #include <atomic>
 #include <barrier>
 #include <chrono>

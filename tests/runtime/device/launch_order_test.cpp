@@ -46,7 +46,7 @@ class HalfArrived final : public Communicator {
   bool is_probed_ = false;
 };
 
-/// Makes as many calls as lead to one more probe.
+/// Calls `serve` until it has tested the receive once more.
 void look_once_more(LaunchOrder& order, const HalfArrived::State& state) {
   for (const int before = state.looks; state.looks == before;) order.serve();
 }

@@ -123,7 +123,7 @@ inline std::vector<int> everybody(int size) {
   return ranks;
 }
 
-/// Runs `body` on every rank, in a world with these options, and expects no hazard.
+/// Runs `body` on every rank, in a world with this setting and these faults; expects no hazard.
 inline void run_programs(const Setting& setting,
                          const std::function<void(Runtime&, FakeWorld&)>& body,
                          const std::vector<Fault>& faults = {}) {

@@ -55,8 +55,8 @@ MemoryOperation accesses_of(const FakeCall& call, int rank);
 /// An error text if input and output overlap in a way that is not allowed; otherwise empty.
 std::string misplacement_of(const FakeCall& call, int rank);
 
-/// An error text if calls of one group of `rank` use the same memory; otherwise empty. The calls of
-/// a group have no order.
+/// An error text if calls of one group of `rank` access the same memory and one of them writes it;
+/// otherwise empty. The calls of a group have no order.
 std::string conflict_among(std::span<const FakeCall> calls, int rank);
 
 /// An error text if the calls of two ranks differ; empty if all match.

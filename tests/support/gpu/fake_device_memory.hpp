@@ -13,7 +13,7 @@ namespace kolo::test {
 /// that a late operation damages nothing. Not thread-safe.
 class FakeDeviceMemory {
  public:
-  /// Memory of the given size, but at least one byte. A fixed pattern stands for no initial value.
+  /// Memory of the given size, but at least one byte, filled with an implausible value.
   std::byte* allocate(int rank, std::size_t bytes);
   /// The block that `allocate` returned at this address.
   ByteRange block_at(const std::byte* begin) const;
