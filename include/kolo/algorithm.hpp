@@ -97,9 +97,9 @@ struct Algorithm {
   std::string_view name;
   Collective collective;
   Needs needs;
-  /// Combines every element in rank order, (x0 + x1) + x2 …, 16-bit floats in float32, so that bits
-  /// do not depend on segmentation. Otherwise results are equal on all ranks and in every run, but
-  /// depend on count and world size.
+  /// Combines every element in rank order, (x0 + x1) + x2 …, and 16-bit floats in float32, so
+  /// that bits do not depend on segmentation. Otherwise results are equal on all ranks and in every
+  /// run, but depend on count and world size.
   bool rank_ordered;
   Task (*run)(CollectiveCall call);
   /// Supports CollectiveCall::compressor: compresses while it runs, in pieces that stay in cache.

@@ -31,7 +31,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
 
   /// Whether this rank is a member.
   bool included() const { return lane_ != nullptr; }
-  /// @return this rank's index in the set, 0 … size()-1, and in gathered results; -1 if it is not a
+  /// @return this rank's index in the set and in gathered results, 0 … size()-1; -1 if it is no
   ///         member
   int rank() const;
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -74,7 +74,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  private:
   friend class Runtime;
 
-  std::atomic<Runtime*> runtime_;  // null: it has been destroyed
+  std::atomic<Runtime*> runtime_;  // null once it has been destroyed
   int number_;
   std::vector<int> ranks_;
   std::shared_ptr<runtime::Lane> lane_;

@@ -3,8 +3,8 @@
 namespace kolo::ops {
 
 /// Adasum combines vectors a and b into (1 - a·b / 2|a|²) a + (1 - a·b / 2|b|²) b. This is the
-/// fraction a·b / 2|a|², given a·b and |a|²: 0 for a zero vector, or if cancellation has made the
-/// square negative.
+/// fraction a·b / 2|a|², given a·b and |a|²: 0 for a zero vector, or if cancellation has made
+/// the square negative.
 constexpr double adasum_fraction(double product, double square) {
   return square <= 0 ? 0.0 : product / (2 * square);
 }

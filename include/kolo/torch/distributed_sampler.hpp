@@ -45,9 +45,9 @@ struct DistributedSamplerOptions {
 ///
 /// The order of an epoch depends only on seed, epoch and size: it is the same on every machine and
 /// for every number of ranks. Of the samples that remain when an iteration begins, rank r of N gets
-/// the positions r, r + N, r + 2N …, so a batch of all ranks together is a contiguous range of the
-/// order. The state counts how much of the order all ranks have consumed. A resumed run sees the
-/// rest, and the same batches if the ranks' batch sizes add up to the same total as before. All
+/// the positions r, r + N, r + 2N …, so a batch of all ranks together is a contiguous range of
+/// the order. The state counts how much of the order all ranks have consumed. A resumed run sees
+/// the rest, and the same batches if the ranks' batch sizes add up to the same total as before. All
 /// ranks use the same batch size.
 ///
 /// A loader prefetches batches, so the program reports each batch that it takes by calling

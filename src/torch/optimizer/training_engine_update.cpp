@@ -56,7 +56,7 @@ void TrainingEngine::update_shards() {
     try {
       work();
     } catch (...) {
-      if (!error) error = std::current_exception();  // other ranks wait for this one: go on
+      if (!error) error = std::current_exception();  // continue: other ranks wait for this one
     }
   };
   for (const auto& reducer : batches_) {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 /// Decisions that all ranks of an MPI test make together. Between two collectives a test uses these
-/// macros or EXPECT_…: a rank that leaves the test alone would leave the others waiting. All ranks
-/// must reach each of them, in the same order.
+/// macros or EXPECT_…: a rank that leaves the test alone would leave the others waiting. All
+/// ranks must reach each of them, in the same order.
 namespace kolo::test {
 
 /// Success on all ranks if `condition` holds on all of them; otherwise names the ranks where it

@@ -197,7 +197,7 @@ TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
   at::Tensor expected = ramp(0);
   for (int step = 0; step < 3 * size(); ++step) {
     model.optimizer.zero_grad();
-    // In every size() steps: all ranks have a gradient, then all but one, … then only the last one.
+    // In every size() steps: all ranks have a gradient, then all but one, … then the last one.
     if (rank() >= step % size()) {
       model.backward(rank() + 1.0, step);
     }
