@@ -35,9 +35,10 @@ function(kolo_configure_target target)
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
-    # Paths are relative to the checkout, so that clones share compiled files. Without the
-    # sloppiness, ccache does not cache files that use a precompiled header.
-    set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    # Paths are relative to the checkout, so that clones share compiled files. With DEPEND, ccache
+    # does not preprocess what it is going to compile. Without the sloppiness, it does not cache
+    # files that use a precompiled header.
+    set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros ${KOLO_CCACHE})
     set_target_properties(${target} PROPERTIES
       CXX_COMPILER_LAUNCHER "${launcher}"

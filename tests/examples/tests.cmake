@@ -69,7 +69,7 @@ if(KOLO_BUILD_EXAMPLES)
   kolo_add_example_test(OwnCodec)
   if(TARGET kolo)
     kolo_add_test(example_models_test
-      SOURCES examples/model_test.cpp LIBRARIES kolo_example_models)
+      SOURCES examples/model_test.cpp LIBRARIES kolo_example_models kolo)
     add_test(NAME train_gpt
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/train_gpt_test.py"
         $<TARGET_FILE:train_gpt> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})

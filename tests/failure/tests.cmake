@@ -34,6 +34,7 @@ set_tests_properties(failure.namespaces PROPERTIES SKIP_RETURN_CODE 77)
 if(TARGET kolo)
   kolo_test_executable(memory_limit failure/memory_limit.cpp)
   target_link_libraries(memory_limit PRIVATE kolo)
+  kolo_precompile_torch(memory_limit)
   add_test(NAME failure.memory_limit
     COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/memory_limit_test.py"
       $<TARGET_FILE:memory_limit> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})

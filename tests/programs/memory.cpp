@@ -13,10 +13,6 @@ constexpr std::byte kGuard{0xA5};
 
 std::size_t count_of(const std::vector<std::int64_t>& shape) { return Tensor{{}, shape}.count(); }
 
-bool takes_rows(Collective collective) {
-  return collective == Collective::AllGather || collective == Collective::AllToAll;
-}
-
 }  // namespace
 
 GuardedBytes::GuardedBytes(std::size_t size_bytes, std::size_t shift_bytes)

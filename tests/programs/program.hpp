@@ -19,6 +19,15 @@
 /// end. A program depends only on its seed and the number of ranks.
 namespace kolo::programs {
 
+inline bool is_reduction(Collective collective) {
+  return collective == Collective::AllReduce || collective == Collective::ReduceScatter;
+}
+
+/// Whether the first dimensions of its inputs may differ between ranks.
+inline bool takes_rows(Collective collective) {
+  return collective == Collective::AllGather || collective == Collective::AllToAll;
+}
+
 struct Tensor {
   DType dtype = DType::Float32;
   std::vector<std::int64_t> shape;  ///< all-gather, all-to-all: of one row

@@ -75,7 +75,6 @@ void StepReductions::submit(std::size_t bucket) {
       buckets_.fill(plan, setup_.step.is_active, setup_.step.own_passes);
   for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
-  if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
   const bool is_first = state.submissions == 0;
@@ -88,8 +87,10 @@ void StepReductions::submit(std::size_t bucket) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
                             bound_hook(bucket, coding.residual));
   }
-  state.is_complete = false;  // from here on: what is above may throw
+  // From here on: what is above may throw, and the bucket is then submitted again.
+  state.is_complete = false;
   ++state.submissions;
+  if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
   buckets_.refuse_access(plan);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {

@@ -42,6 +42,7 @@ if(NOT KOLO_SANITIZE)
   if(TARGET kolo)
     kolo_test_executable(training_victim torch/checkpoint/training_victim.cpp)
     target_link_libraries(training_victim PRIVATE kolo_kill_at kolo)
+    kolo_precompile_torch(training_victim)
     set(kill kill_test.py)
     kolo_add_checkpoint_test(checkpoint_kill.calls.np1 ${kill} 1 training_victim --every 2 calls)
     kolo_add_checkpoint_test(checkpoint_kill.calls.np2 ${kill} 2 training_victim

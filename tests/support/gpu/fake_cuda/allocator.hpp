@@ -1,10 +1,14 @@
 #pragma once
 
 #include <c10/core/Allocator.h>
+#include <c10/core/DispatchKeySet.h>
 
 #include "comm/gpu/gpu.hpp"
 
 namespace kolo::test {
+
+/// The dispatch keys of tensors on the fake GPUs.
+inline const c10::DispatchKeySet kCudaKeys(c10::DispatchKey::CUDA);
 
 /// Like CUDA's caching allocator: memory belongs to the stream that is current when it is
 /// allocated, and freeing it is ordered by that stream alone. Memory is never reused while the hub

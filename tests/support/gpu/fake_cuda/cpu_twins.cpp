@@ -16,7 +16,6 @@ namespace kolo::test {
 namespace {
 
 const c10::DispatchKeySet kCpuKeys(c10::DispatchKey::CPU);
-const c10::DispatchKeySet kCudaKeys(c10::DispatchKey::CUDA);
 
 at::Tensor tensor_in(const c10::Storage& storage, c10::DispatchKeySet keys,
                      const at::Tensor& like) {

@@ -21,8 +21,6 @@
 namespace kolo::test {
 namespace {
 
-const c10::DispatchKeySet kCudaKeys(c10::DispatchKey::CUDA);
-
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> type,
                  std::optional<c10::Layout>, std::optional<c10::Device> device, std::optional<bool>,
                  std::optional<c10::MemoryFormat> format) {
