@@ -61,7 +61,9 @@ class StepReductions {
 
   /// A gradient of the bucket was computed on the current stream, the one of its forward().
   void note_stream(std::size_t bucket);
-  /// Submits the bucket with the gradients that it holds. May be repeated after complete().
+  /// Submits the bucket with the gradients that it holds. May be repeated after complete(). Throws
+  /// the error of a sparse gradient whose reduction cannot start after all others have; finish()
+  /// returns it again.
   void submit(std::size_t bucket);
   /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();
@@ -90,6 +92,7 @@ class StepReductions {
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
     std::vector<SparseReduction> sparse;
+    std::exception_ptr sparse_error;     // of a sparse gradient whose reduction could not start
     std::vector<ProgramStream> streams;  // on which gradients were computed
     StepState::Clock::time_point submitted{};
   };
