@@ -11,6 +11,7 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/sync_batch_norm.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
@@ -61,6 +62,27 @@ TEST_P(EndedRuntimeOfOptimizerTest, EachUse_IsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(AllModes, EndedRuntimeOfOptimizerTest, testing::ValuesIn(all_modes()),
                          [](const auto& each) { return std::string(name_of(each.param)); });
+
+/// The sum over nodes cannot begin either: that error must not hide the first one.
+TEST(EndedRuntimeOfNodesTest, Step_ThrowsTheFirstError) {
+  Config config = config_from_environment();
+  config.fake_nodes = MpiRanks::instance().size();  // each rank has replicas of its shards
+  std::optional<Runtime> runtime(std::in_place, in_test_world(config));
+  if (runtime->size() == 1) GTEST_SKIP() << "one rank has no replicas";
+  const bool submits = runtime->rank() == 0;
+  const at::Tensor weights = torch::ones({4}, torch::requires_grad());
+  torch::optim::SGD inner({weights}, 0.1);
+  DistributedOptimizer optimizer(inner, {{"weights", weights}},
+                                 {.shard = Shard::Gradients, .shard_scope = ShardScope::Node});
+  weights.sum().backward();
+  optimizer.step();  // shards
+  optimizer.zero_grad();
+  if (submits) weights.sum().backward();
+  runtime.reset();
+  if (!submits) return;
+  const std::string text = text_thrown_by<ShutdownError>([&] { optimizer.step(); });
+  EXPECT_NE(text.find("before all ranks had submitted it"), std::string::npos) << text;
+}
 
 TEST_F(EndedRuntimeTest, Graph_IsRefused) {
   const at::Tensor input = at::ones({3}, at::kFloat).requires_grad_();
