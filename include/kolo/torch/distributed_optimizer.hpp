@@ -78,7 +78,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @param options the same on all ranks
   /// @throws InvalidArgument on all ranks if, on any rank, an option is out of range, two names are
   ///   equal, parameters are not dense floating tensors on one device, the CPU or a CUDA device, or
-  ///   the optimizer evaluates its closure several times per step (LBFGS)
+  ///   belong to another DistributedOptimizer that still lives, or the optimizer evaluates its
+  ///   closure several times per step (LBFGS)
   /// @throws MismatchError on all ranks if options, or names, dtypes, shapes or device of
   ///   parameters differ between ranks
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
