@@ -65,7 +65,8 @@ class GradScaler;
 /// only one DistributedOptimizer at a time. The model, and an optimizer that it refers to, must
 /// outlive it; parameters must not be replaced or moved to another dtype or device. Not
 /// thread-safe. Errors of reductions (kolo/collectives.hpp) are thrown by backward(), step(),
-/// synchronize() and zero_grad(). It may be destroyed after the Runtime, but used only before.
+/// synchronize() and zero_grad(). It may be destroyed after the Runtime, but used only before,
+/// except that zero_grad() still drops the gradients of this rank.
 class DistributedOptimizer : public torch::optim::Optimizer {
  public:
   using Options = DistributedOptimizerOptions;

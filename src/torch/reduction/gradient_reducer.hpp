@@ -45,7 +45,7 @@ class GradientReducer {
 
   /// Submits the buckets that backward() has not submitted.
   void submit_rest() { layout_->pipeline->submit_rest(); }
-  /// Waits for all buckets and assigns their gradients. Returns the first error.
+  /// Waits for all submitted buckets and assigns their gradients. Returns the first error.
   std::exception_ptr finish();
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards

@@ -252,6 +252,10 @@ std::exception_ptr StepReductions::finish() {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     const Bucket& bucket = buckets_.buckets()[i];
+    if (!state.reduction) {
+      state = State{};
+      continue;
+    }
     attempt([&] {
       complete(i);
       step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),

@@ -77,8 +77,7 @@ class StepReductions {
   /// Waits for the bucket and assigns its gradients; does nothing the second time. Throws the
   /// reduction's error.
   void complete(std::size_t bucket);
-  /// Completes all buckets, which must have been submitted, and begins a new step. Returns the
-  /// first error.
+  /// Completes all buckets that were submitted, and begins a new step. Returns the first error.
   std::exception_ptr finish();
 
  private:

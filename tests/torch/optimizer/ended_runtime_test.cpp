@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -58,6 +59,39 @@ TEST_P(EndedRuntimeOfOptimizerTest, EachUse_IsRefused) {
   expect_refused("load()", [&] { optimizer.load("unused"); });
   if (GetParam() == Shard::Full) return;  // which has no replicas to check
   expect_refused("check_replicas()", [&] { optimizer.check_replicas(); });
+}
+
+TEST_P(EndedRuntimeOfOptimizerTest, ZeroGrad_DropsThisRanksGradients) {
+  using Pass = std::function<void(DistributedOptimizer&, torch::nn::Sequential&, at::Tensor)>;
+  const std::vector<Pass> passes{
+      [](auto&, auto& model, const at::Tensor& rows) { loss_of(model, rows).backward(); },
+      [](auto& optimizer, auto& model, const at::Tensor& rows) {
+        optimizer.backward(loss_of(model, rows), rows.size(0));
+      },
+      // Some buckets are not submitted.
+      [](auto&, auto& model, const at::Tensor& rows) {
+        model[0]->template as<torch::nn::Linear>()->forward(rows).sum().backward();
+      },
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    SCOPED_TRACE("pass " + std::to_string(i));
+    if (!runtime_) runtime_.emplace(in_test_world(config_from_environment()));
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    DistributedOptimizer optimizer(torch::optim::SGD(model->parameters(), 0.1), *model,
+                                   with(GetParam()));
+    const at::Tensor rows = batch_rows(0, 4 * runtime_->rank(), 4, 9, torch::kFloat32);
+    loss_of(model, rows).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    passes[i](optimizer, model, rows);
+    runtime_.reset();
+    for (int repetition = 0; repetition < 2; ++repetition) {
+      EXPECT_NO_THROW(optimizer.zero_grad());
+      for (const at::Tensor& parameter : model->parameters()) {
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllModes, EndedRuntimeOfOptimizerTest, testing::ValuesIn(all_modes()),
