@@ -40,9 +40,10 @@ void write_plainly(const std::filesystem::path& path, const std::vector<char>& b
   if (!is_written) throw std::runtime_error("cannot write " + path.string());
 }
 
+/// From when all ranks are ready until all have finished.
 double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
   kolo::barrier();
+  const auto start = std::chrono::steady_clock::now();
   work();
   kolo::barrier();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

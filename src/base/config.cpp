@@ -141,14 +141,13 @@ std::int64_t parse_quantity(const Setting& setting, std::string_view text,
   reject(setting, text, expected);
 }
 
-/// Formats in the largest unit that divides the value.
+/// Formats in the largest unit that divides the value, which is not 0.
 std::string format_quantity(std::int64_t value, std::span<const Unit> units) {
   const Unit* best = &units.back();
   for (const Unit& unit : units) {
     if (value % unit.factor == 0 && (value % best->factor != 0 || unit.factor > best->factor))
       best = &unit;
   }
-  if (value == 0) best = &units.back();
   return std::to_string(value / best->factor) + std::string(best->name);
 }
 

@@ -129,13 +129,12 @@ class MpiDuplicates::Pool {
   /// The index of the first pair that is free on all ranks, which may not have ended the same
   /// Worlds yet; the number of pairs if none is free.
   std::size_t find_free(MPI_Comm original) const {
-    std::uint64_t own = 0;
-    for (std::size_t i = 0; i < std::min<std::size_t>(pairs_.size(), 64); ++i) {
-      if (!pairs_[i]->is_in_use) own |= std::uint64_t{1} << i;
-    }
-    std::uint64_t all = 0;
-    KOLO_MPI_TRY(MPI_Allreduce(&own, &all, 1, MPI_UINT64_T, MPI_BAND, original));
-    return all == 0 ? pairs_.size() : static_cast<std::size_t>(__builtin_ctzll(all));
+    std::vector<std::uint8_t> is_free;
+    for (const std::shared_ptr<Pair>& pair : pairs_) is_free.push_back(pair->is_in_use ? 0 : 1);
+    is_free.push_back(1);  // a new one
+    KOLO_MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, is_free.data(), static_cast<int>(is_free.size()),
+                               MPI_UINT8_T, MPI_BAND, original));
+    return static_cast<std::size_t>(std::ranges::find(is_free, 1) - is_free.begin());
   }
 
   std::mutex lock_;

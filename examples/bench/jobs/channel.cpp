@@ -8,13 +8,13 @@
 #include <system_error>
 #include <utility>
 
+#include "bench/jobs/socket_address.hpp"
+
 namespace bench {
 
 Channel Channel::connect(const std::string& path) {
+  const sockaddr_un address = socket_address(path);
   Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
   if (socket.number() < 0 || ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address),
                                        sizeof address) != 0) {
     throw std::system_error(errno, std::generic_category(), path);

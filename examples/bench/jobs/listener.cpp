@@ -7,6 +7,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "bench/jobs/socket_address.hpp"
+
 namespace bench {
 namespace {
 
@@ -23,7 +25,7 @@ std::string make_folder() {
   std::string parent = wanted != nullptr && *wanted != '\0' ? wanted : "/tmp";
   const std::size_t length =
       parent.size() + std::string(kFolder).size() + std::string(kSocket).size();
-  if (length >= sizeof(sockaddr_un{}.sun_path)) parent = "/tmp";
+  if (length > kLongestSocketPath) parent = "/tmp";
   std::string folder = parent + kFolder;
   if (::mkdtemp(folder.data()) == nullptr)
     fail("cannot make " + folder + " (TMPDIR names another folder)");
@@ -36,9 +38,7 @@ Listener::Listener()
     : folder_(make_folder()),
       path_(folder_ + kSocket),
       socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  path_.copy(address.sun_path, sizeof address.sun_path - 1);
+  const sockaddr_un address = socket_address(path_);
   if (socket_.number() < 0 ||
       ::bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket_.number(), SOMAXCONN) != 0) {

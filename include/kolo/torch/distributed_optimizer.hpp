@@ -65,7 +65,8 @@ class GradScaler;
 /// only one DistributedOptimizer at a time. The model, and an optimizer that it refers to, must
 /// outlive it; parameters must not be replaced or moved to another dtype or device. Not
 /// thread-safe. Errors of reductions (kolo/collectives.hpp) are thrown by backward(), step(),
-/// synchronize() and zero_grad(). It may be destroyed after the Runtime, but used only before.
+/// synchronize() and zero_grad(). It may be destroyed after the Runtime, but used only before,
+/// except that zero_grad() still drops the gradients of this rank.
 class DistributedOptimizer : public torch::optim::Optimizer {
  public:
   using Options = DistributedOptimizerOptions;
@@ -78,7 +79,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @param options the same on all ranks
   /// @throws InvalidArgument on all ranks if, on any rank, an option is out of range, two names are
   ///   equal, parameters are not dense floating tensors on one device, the CPU or a CUDA device, or
-  ///   the optimizer evaluates its closure several times per step (LBFGS)
+  ///   belong to another DistributedOptimizer that still lives, or the optimizer evaluates its
+  ///   closure several times per step (LBFGS)
   /// @throws MismatchError on all ranks if options, or names, dtypes, shapes or device of
   ///   parameters differ between ranks
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,

@@ -5,23 +5,25 @@
 namespace kolo::tensors {
 
 void AccumulatedGradients::remember(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-  parameters_.clear();
+  remembered_.clear();
   for (const auto& group : groups) {
     for (const at::Tensor& parameter : group.params()) {
-      if (parameter.grad().defined()) parameters_.push_back(parameter);
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined()) remembered_.push_back({parameter, gradient._version()});
     }
   }
-  if (!parameters_.empty()) version_ = parameters_.front().grad()._version();
 }
 
 bool AccumulatedGradients::are_lost() const {
-  if (parameters_.empty()) return false;
-  const at::Tensor& first = parameters_.front().grad();
-  if (!first.defined()) return true;
-  if (first._version() == version_) return false;
-  return std::ranges::none_of(parameters_, [](const at::Tensor& parameter) {
+  bool are_changed = false;
+  for (const auto& [parameter, version] : remembered_) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) return false;
+    if (!gradient.defined()) return true;
+    if (gradient._version() != version) are_changed = true;
+  }
+  if (!are_changed) return false;
+  return std::ranges::none_of(remembered_, [](const Remembered& remembered) {
+    const at::Tensor& gradient = remembered.parameter.grad();
     return (gradient.is_sparse() ? gradient._values() : gradient).any().item<bool>();
   });
 }

@@ -13,13 +13,17 @@ namespace kolo::tensors {
 class AccumulatedGradients {
  public:
   void remember(const std::vector<torch::optim::OptimizerParamGroup>& groups);
-  /// Whether they have become undefined, or zero as after zero_grad(set_to_none = false). Waits for
-  /// a GPU only if something has written to them.
+  /// Whether any has become undefined, or all zero as after zero_grad(set_to_none = false); a
+  /// program may zero some. Waits for a GPU only if something has written to them.
   bool are_lost() const;
 
  private:
-  std::vector<at::Tensor> parameters_;
-  std::int64_t version_ = 0;  // of the first parameter's gradient
+  struct Remembered {
+    at::Tensor parameter;
+    std::int64_t version;  // of its gradient
+  };
+
+  std::vector<Remembered> remembered_;
 };
 
 }  // namespace kolo::tensors

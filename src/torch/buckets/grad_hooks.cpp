@@ -1,5 +1,6 @@
 #include "torch/buckets/grad_hooks.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -63,6 +64,14 @@ GradHooks::~GradHooks() {
                   [&](const auto& other) { return other.get() == hook.before; });
     hook.accumulator->del_post_hook(hook.after);
   }
+}
+
+bool GradHooks::are_on(const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (accumulator == nullptr) return false;
+  return std::ranges::any_of(accumulator->pre_hooks(), [](const auto& hook) {
+    return dynamic_cast<const Hook*>(hook.get()) != nullptr;
+  });
 }
 
 }  // namespace kolo::tensors

@@ -18,6 +18,8 @@ class GradHooks {
   /// just after it, on the thread of backward().
   GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after);
   ~GradHooks();
+  /// Whether any living GradHooks calls back for the parameter.
+  static bool are_on(const at::Tensor& parameter);
   GradHooks(const GradHooks&) = delete;  // the hooks refer to it
   GradHooks& operator=(const GradHooks&) = delete;
 

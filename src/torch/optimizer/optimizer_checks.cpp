@@ -11,6 +11,7 @@
 #include "kolo/error.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/local_steps.hpp"
+#include "torch/reduction/gradient_reducer.hpp"
 #include "torch/sharding/shard_sets.hpp"
 #include "torch/tensors/deferred_storage.hpp"
 #include "torch/tensors/parameter_storage.hpp"
@@ -213,6 +214,11 @@ std::string problem_with(const std::vector<ReducedParameter>& parameters,
       return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
              first.name + "' on " + first.tensor.device().str() +
              ". Move the model to one device, or wrap an optimizer for each.";
+    }
+    if (GradientReducer::reduces(parameter.tensor)) {
+      return where +
+             "it belongs to another DistributedOptimizer already. Destroy that one first, or leave "
+             "the parameter out of one of them.";
     }
     const DType dtype = dtype_of(parameter.tensor);
     if (shard != Shard::None) {

@@ -251,6 +251,16 @@ void ParameterBatches::reduce_all() {
   std::rethrow_exception(first_error);
 }
 
+void ParameterBatches::abandon() {
+  StepState& step = context_.step;
+  step.times.buckets.clear();
+  for (const auto& reducer : reducers_) static_cast<void>(reducer->finish());
+  step.first_gradient = {};
+  step.phases.restart();
+  finish_residuals(/*is_used=*/false);
+  clear_gradients();
+}
+
 void ParameterBatches::finish_residuals(bool is_used) {
   for (const auto& reducer : reducers_) {
     is_used ? reducer->residuals().keep() : reducer->residuals().restore();

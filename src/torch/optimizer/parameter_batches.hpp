@@ -53,6 +53,9 @@ class ParameterBatches {
   /// Reduces the remaining gradients of the step. Throws the first error after all
   /// buckets have completed.
   void reduce_all();
+  /// Ends a step that cannot be reduced: undefines its gradients once no operation uses them. Not
+  /// collective.
+  void abandon();
   /// Ends a step. If its reduced gradients are not used, restores the residuals from before it.
   void finish_residuals(bool is_used);
   /// From now on gradients are `factor` times as large as before.

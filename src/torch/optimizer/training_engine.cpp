@@ -126,8 +126,18 @@ void TrainingEngine::synchronize() {
 
 void TrainingEngine::discard() {
   ++discards_;
-  StepPhases& phases = context_.step.phases;
   context_.step.backward.end();
+  try {
+    discard_on_all_ranks();
+  } catch (const ShutdownError&) {
+    // A Runtime has ended: no rank reduces these gradients or waits for this one any more.
+    normalization_.restart();
+    batches_.abandon();
+  }
+}
+
+void TrainingEngine::discard_on_all_ranks() {
+  StepPhases& phases = context_.step.phases;
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
   const bool has_begun = phases.is_in_flight() || normalization_.has_passes() || has_arrivals();
   if (is_reduced) phases.restart();
@@ -140,7 +150,9 @@ void TrainingEngine::discard() {
     const bool is_known = phases.current() == StepPhase::Failed;
     try {
       reduce(/*is_discarded=*/true);
-    } catch (const Error&) {
+    } catch (const ShutdownError&) {
+      throw;
+    } catch (...) {  // an error of a reduction that could not start may be LibTorch's
       if (!is_known) throw;
     }
     phases.restart();

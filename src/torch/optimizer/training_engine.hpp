@@ -41,7 +41,8 @@ class TrainingEngine {
   /// Synchronizes unless skip_synchronize() makes each rank step with its own gradients.
   void make_gradients_ready();
   at::Tensor step(const LossClosure& closure);
-  /// Discards the gradients that have arrived since the last step, after they have been reduced.
+  /// Discards the gradients that have arrived since the last step, after they have been reduced. If
+  /// they cannot be, since a Runtime has ended, discards them on this rank.
   void discard();
   /// How often discard() was called.
   std::uint64_t discards() const { return discards_; }
@@ -76,6 +77,7 @@ class TrainingEngine {
   void merge_options();
   void begin_backward();
   void forget_dropped();
+  void discard_on_all_ranks();
   void require_precise_gradients() const;
   at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);

@@ -146,17 +146,18 @@ void BucketReduction::begin_replica_sum() {
 void BucketReduction::wait() {
   // Waits for all operations, even after an error, since their memory and names are reused.
   std::exception_ptr first_error;
-  const auto end = [&](Handle& handle) {
+  const auto attempt = [&](const auto& work) {
     try {
-      handle.wait();
+      work();
     } catch (...) {
       if (!first_error) first_error = std::current_exception();
     }
   };
-  end(handle_);
-  if (gradients_) end(*gradients_);
-  if (pending_replica_sum_) begin_replica_sum();  // even after an error: other nodes wait for it
-  if (replica_sum_) end(*replica_sum_);
+  attempt([&] { handle_.wait(); });
+  if (gradients_) attempt([&] { gradients_->wait(); });
+  // Even after an error: other nodes wait for it.
+  if (pending_replica_sum_) attempt([&] { begin_replica_sum(); });
+  if (replica_sum_) attempt([&] { replica_sum_->wait(); });
   stream_.order_before_current();
   if (first_error) std::rethrow_exception(first_error);
   if (hook_) take_hook_result();

@@ -40,9 +40,12 @@ class GradientReducer {
                   const ReductionSetup& setup, std::string prefix,
                   std::function<void()> before_gradient);
 
+  /// Whether any reducer, perhaps of another optimizer, reduces the parameter's gradients.
+  static bool reduces(const at::Tensor& parameter) { return GradHooks::are_on(parameter); }
+
   /// Submits the buckets that backward() has not submitted.
   void submit_rest() { layout_->pipeline->submit_rest(); }
-  /// Waits for all buckets and assigns their gradients. Returns the first error.
+  /// Waits for all submitted buckets and assigns their gradients. Returns the first error.
   std::exception_ptr finish();
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards

@@ -96,18 +96,28 @@ void StepReductions::submit(std::size_t bucket) {
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
     if (buckets_.is_sparse(plan.members[i].parameter)) submit_sparse(bucket, i);
   }
+  if (!state.sparse_error) return;
+  setup_.step.phases.fail();
+  std::rethrow_exception(state.sparse_error);
 }
 
 /// Starts the reduction of a sparse gradient. A stand-in that refuses access replaces it meanwhile.
+/// Keeps the bucket's first error: other ranks wait for its other sparse gradients, and finish()
+/// must not take this rank's own gradient for a reduced one.
 void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
   const std::size_t parameter = buckets_.buckets()[bucket].members[member].parameter;
   at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
-  states_[bucket].sparse.push_back(
-      {member, gradient,
-       reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
-                              names_[bucket] + ".sparse." + std::to_string(member))});
-  if (gradient.defined()) {
-    gradient = withheld(gradient, refusal_of_gradient(parameter_names_[parameter]));
+  State& state = states_[bucket];
+  try {
+    state.sparse.push_back(
+        {member, gradient,
+         reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
+                                names_[bucket] + ".sparse." + std::to_string(member))});
+    if (gradient.defined()) {
+      gradient = withheld(gradient, refusal_of_gradient(parameter_names_[parameter]));
+    }
+  } catch (...) {
+    if (!state.sparse_error) state.sparse_error = std::current_exception();
   }
 }
 
@@ -243,6 +253,10 @@ std::exception_ptr StepReductions::finish() {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     const Bucket& bucket = buckets_.buckets()[i];
+    if (!state.reduction) {
+      state = State{};
+      continue;
+    }
     attempt([&] {
       complete(i);
       step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),
@@ -252,6 +266,9 @@ std::exception_ptr StepReductions::finish() {
     for (SparseReduction& reduction : state.sparse) {
       attempt([&] { assign_sparse(bucket, reduction); });
     }
+    attempt([&] {
+      if (state.sparse_error) std::rethrow_exception(state.sparse_error);
+    });
     state = State{};
   }
   return first_error;

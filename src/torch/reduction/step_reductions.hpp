@@ -61,7 +61,9 @@ class StepReductions {
 
   /// A gradient of the bucket was computed on the current stream, the one of its forward().
   void note_stream(std::size_t bucket);
-  /// Submits the bucket with the gradients that it holds. May be repeated after complete().
+  /// Submits the bucket with the gradients that it holds. May be repeated after complete(). Throws
+  /// the error of a sparse gradient whose reduction cannot start after all others have; finish()
+  /// returns it again.
   void submit(std::size_t bucket);
   /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();
@@ -75,8 +77,7 @@ class StepReductions {
   /// Waits for the bucket and assigns its gradients; does nothing the second time. Throws the
   /// reduction's error.
   void complete(std::size_t bucket);
-  /// Completes all buckets, which must have been submitted, and begins a new step. Returns the
-  /// first error.
+  /// Completes all buckets that were submitted, and begins a new step. Returns the first error.
   std::exception_ptr finish();
 
  private:
@@ -90,6 +91,7 @@ class StepReductions {
     std::optional<BucketReduction> reduction;
     bool is_complete = false;
     std::vector<SparseReduction> sparse;
+    std::exception_ptr sparse_error;     // of a sparse gradient whose reduction could not start
     std::vector<ProgramStream> streams;  // on which gradients were computed
     StepState::Clock::time_point submitted{};
   };

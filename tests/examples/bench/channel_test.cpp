@@ -1,9 +1,15 @@
 #include "bench/jobs/channel.hpp"
 
 #include <array>
+#include <cerrno>
+#include <string>
 #include <sys/socket.h>
+#include <system_error>
+#include <utility>
 
 #include <gtest/gtest.h>
+
+#include "bench/jobs/socket_address.hpp"
 
 namespace channel_test {
 
@@ -11,6 +17,21 @@ std::pair<bench::Channel, bench::Channel> connected() {
   std::array<int, 2> ends{};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
   return {bench::Channel(bench::Descriptor(ends[0])), bench::Channel(bench::Descriptor(ends[1]))};
+}
+
+std::error_code error_of_connecting(const std::string& path) {
+  try {
+    bench::Channel::connect(path);
+  } catch (const std::system_error& error) {
+    return error.code();
+  }
+  return {};
+}
+
+TEST(BenchChannel, PathsThatAreTooLongAreNotCutOff) {
+  const std::string longest(bench::kLongestSocketPath, 'x');
+  EXPECT_EQ(error_of_connecting(longest).value(), ENOENT);
+  EXPECT_EQ(error_of_connecting(longest + "x").value(), ENAMETOOLONG);
 }
 
 TEST(BenchChannel, MessagesStayApart) {

@@ -170,6 +170,29 @@ TEST_F(AcceleratorTest, ZeroGradOfThePassesBefore_IsFound) {
   }
 }
 
+TEST_F(AcceleratorTest, ZeroGradOfAPartOfTheModel_IsFound) {
+  struct Parts : torch::nn::Module {
+    std::shared_ptr<Weights> first = register_module("first", std::make_shared<Weights>(8));
+    std::shared_ptr<Weights> second = register_module("second", std::make_shared<Weights>(8));
+  };
+  for (const Shard shard : all_modes()) {
+    Parts model;
+    SGD sgd(model.parameters(), SGDOptions(1.0));
+    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
+    auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+    expect_refused(
+        [&] {
+          for (auto& batch : batches) {
+            model.second->zero_grad();
+            accelerator.backward(model.first->mean_weight(batch.target) +
+                                 model.second->mean_weight(batch.target));
+            accelerator.step();
+          }
+        },
+        "Do not call zero_grad() in the loop");
+  }
+}
+
 /// As if a program scaled them: not every write to gradients drops them.
 TEST_F(AcceleratorTest, GradientsOfThePassesBefore_MayBeChanged) {
   Weights model(8);

@@ -262,11 +262,13 @@ TEST_F(DistributedOptimizerTest, TorchSave_SavesAndLoadsTheWrappedOptimizer) {
   using torch::optim::AdamParamState;
   const at::Tensor weight = torch::zeros({3}, torch::requires_grad());
   torch::optim::Adam inner({weight}, torch::optim::AdamOptions(0.5).betas({0.75, 0.5}));
-  DistributedOptimizer optimizer(inner, {{"weight", weight}});
-  (weight * (torch::arange(3) + runtime_.rank())).sum().backward();
-  optimizer.step();
   std::stringstream stream;
-  torch::save(optimizer, stream);
+  {
+    DistributedOptimizer optimizer(inner, {{"weight", weight}});
+    (weight * (torch::arange(3) + runtime_.rank())).sum().backward();
+    optimizer.step();
+    torch::save(optimizer, stream);
+  }
 
   const at::Tensor gradient = torch::arange(3) + (runtime_.size() - 1) / 2.0;  // the average
   const auto expect_loaded = [&](torch::optim::Optimizer& other) {

@@ -2,6 +2,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,6 +12,7 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/sync_batch_norm.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "support/mpi/mpi_ranks.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
@@ -59,8 +61,62 @@ TEST_P(EndedRuntimeOfOptimizerTest, EachUse_IsRefused) {
   expect_refused("check_replicas()", [&] { optimizer.check_replicas(); });
 }
 
+TEST_P(EndedRuntimeOfOptimizerTest, ZeroGrad_DropsThisRanksGradients) {
+  using Pass = std::function<void(DistributedOptimizer&, torch::nn::Sequential&, at::Tensor)>;
+  const std::vector<Pass> passes{
+      [](auto&, auto& model, const at::Tensor& rows) { loss_of(model, rows).backward(); },
+      [](auto& optimizer, auto& model, const at::Tensor& rows) {
+        optimizer.backward(loss_of(model, rows), rows.size(0));
+      },
+      // Some buckets are not submitted.
+      [](auto&, auto& model, const at::Tensor& rows) {
+        model[0]->template as<torch::nn::Linear>()->forward(rows).sum().backward();
+      },
+  };
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    SCOPED_TRACE("pass " + std::to_string(i));
+    if (!runtime_) runtime_.emplace(in_test_world(config_from_environment()));
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    DistributedOptimizer optimizer(torch::optim::SGD(model->parameters(), 0.1), *model,
+                                   with(GetParam()));
+    const at::Tensor rows = batch_rows(0, 4 * runtime_->rank(), 4, 9, torch::kFloat32);
+    loss_of(model, rows).backward();
+    optimizer.step();
+    optimizer.zero_grad();
+    passes[i](optimizer, model, rows);
+    runtime_.reset();
+    for (int repetition = 0; repetition < 2; ++repetition) {
+      EXPECT_NO_THROW(optimizer.zero_grad());
+      for (const at::Tensor& parameter : model->parameters()) {
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllModes, EndedRuntimeOfOptimizerTest, testing::ValuesIn(all_modes()),
                          [](const auto& each) { return std::string(name_of(each.param)); });
+
+/// The sum over nodes cannot begin either: that error must not hide the first one.
+TEST(EndedRuntimeOfNodesTest, Step_ThrowsTheFirstError) {
+  Config config = config_from_environment();
+  config.fake_nodes = MpiRanks::instance().size();  // each rank has replicas of its shards
+  std::optional<Runtime> runtime(std::in_place, in_test_world(config));
+  if (runtime->size() == 1) GTEST_SKIP() << "one rank has no replicas";
+  const bool submits = runtime->rank() == 0;
+  const at::Tensor weights = torch::ones({4}, torch::requires_grad());
+  torch::optim::SGD inner({weights}, 0.1);
+  DistributedOptimizer optimizer(inner, {{"weights", weights}},
+                                 {.shard = Shard::Gradients, .shard_scope = ShardScope::Node});
+  weights.sum().backward();
+  optimizer.step();  // shards
+  optimizer.zero_grad();
+  if (submits) weights.sum().backward();
+  runtime.reset();
+  if (!submits) return;
+  const std::string text = text_thrown_by<ShutdownError>([&] { optimizer.step(); });
+  EXPECT_NE(text.find("before all ranks had submitted it"), std::string::npos) << text;
+}
 
 TEST_F(EndedRuntimeTest, Graph_IsRefused) {
   const at::Tensor input = at::ones({3}, at::kFloat).requires_grad_();

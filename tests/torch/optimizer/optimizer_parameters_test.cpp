@@ -11,8 +11,10 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
+#include "torch/sharding.hpp"
 
 namespace kolo::test::optimizer_parameters_test {
 
@@ -121,6 +123,32 @@ TEST_F(OptimizerParametersTest, SeveralOptimizers_ShareOneModel) {
     second_optimizer.step();
     EXPECT_TRUE(torch::allclose(-first, mean(step))) << step;
     EXPECT_TRUE(torch::allclose(-second, mean(-step))) << step;
+  }
+}
+
+TEST_F(OptimizerParametersTest, ParameterOfAnotherOptimizer_IsRefusedWhileThatOneLives) {
+  for (const Shard shard : all_modes()) {
+    SCOPED_TRACE(std::string(name_of(shard)));
+    const at::Tensor shared = make();
+    const at::Tensor other = make();
+    torch::optim::SGD first_inner({shared}, 1.0);
+    torch::optim::SGD second_inner({other, shared}, 1.0);
+    const DistributedOptimizer::NamedParameters names{{"other", other}, {"shared", shared}};
+    {
+      DistributedOptimizer first(first_inner, {{"shared", shared}}, with(shard));
+      const std::string text = text_thrown_by<InvalidArgument>(
+          [&] { const DistributedOptimizer second(second_inner, names, with(shard)); });
+      expect_contains(text, "parameter 'shared': it belongs to another DistributedOptimizer");
+      (shared * own(1)).sum().backward();
+      first.step();
+    }
+    EXPECT_TRUE(torch::allclose(-shared, mean(1)));
+    DistributedOptimizer second(second_inner, names, with(shard));
+    second.zero_grad();
+    (shared * own(2) + other * own(3)).sum().backward();
+    second.step();
+    EXPECT_TRUE(torch::allclose(-shared, mean(1) + mean(2)));
+    EXPECT_TRUE(torch::allclose(-other, mean(3)));
   }
 }
 

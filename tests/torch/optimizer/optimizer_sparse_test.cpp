@@ -6,6 +6,7 @@
 
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
 
 namespace kolo::test::optimizer_sparse_test {
@@ -105,6 +106,41 @@ TEST_F(OptimizerSparseTest, SingleElementsAndMissingGradients_AreReduced) {
     }
     optimizer.step();
   }
+}
+
+TEST_F(OptimizerSparseTest, ReductionThatCannotStart_EndsItsStep) {
+  const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
+  const at::Tensor dense = torch::zeros({3}, torch::requires_grad());
+  torch::optim::SGD inner({dense, table}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"dense", dense}, {"table", table}},
+                                 {.groups = {{dense, table}}});
+  bool fails = false;
+  // Called just before the sparse gradient is submitted. A scalar has no rows.
+  optimizer.register_bucket_hook([&](GradientBucket bucket) {
+    if (fails) table.mutable_grad() = torch::zeros({});
+    return allreduce_async_(bucket.gradients,
+                            {.name = bucket.name, .process_set = bucket.process_set});
+  });
+  const auto backward = [&] {
+    optimizer.zero_grad();
+    const at::Tensor rows = torch::tensor({rank(), rank() + 1});
+    (dense.sum() + torch::embedding(table, rows, -1, false, /*sparse=*/true).sum()).backward();
+  };
+  for (int step = 0; step < 2; ++step) {  // gradients of the first are dense
+    backward();
+    optimizer.step();
+  }
+  const at::Tensor before = table.detach().clone();
+  fails = true;
+  EXPECT_THROW(backward(), c10::Error);
+  EXPECT_THROW(optimizer.step(), c10::Error);  // not a step with this rank's gradient alone
+  EXPECT_THROW(backward(), c10::Error);
+  fails = false;
+  backward();  // begins by zero_grad(), which does not repeat the error
+  optimizer.step();
+  at::Tensor expected = before.clone();
+  for (int r = 0; r < size(); ++r) expected.narrow(0, r, 2) -= 1.0 / size();
+  EXPECT_TRUE(torch::allclose(table, expected)) << table;
 }
 
 TEST_F(OptimizerSparseTest, Adasum_MakesGradientsDense) {
