@@ -16,15 +16,15 @@ namespace {
 
 using kolo::DType;
 
-constexpr int kMostIterations = 200;
+constexpr int kMaxIterations = 200;
 constexpr std::size_t kBytesInABlock = std::size_t{16} << 20;
 // On a GPU, launch latency is hidden for all calls of a block but the first, so blocks are long.
-constexpr int kLeastOnGpu = 20;
+constexpr int kMinIterationsOnGpu = 20;
 constexpr std::size_t kBytesInABlockOnGpu = std::size_t{4} << 30;
 constexpr const char* kGradients = "gradients";
 constexpr const char* kMpi = "mpi";
 constexpr const char* kNccl = "nccl";
-constexpr int kMany = 1'000'000;
+constexpr int kMaxCount = 1'000'000;
 
 constexpr const char* kDescription =
     "Measures collectives by size and algorithm, or the reduction of a model's gradients.\n\n"
@@ -185,12 +185,12 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
          "--iterations", options.iterations,
          "calls in a block. Default: as many as move 16 MB, at most 200; on GPUs 4 GB, 20 to "
          "200")
-      ->check(CLI::Range(1, kMany));
+      ->check(CLI::Range(1, kMaxCount));
   app.add_option("--warmup", options.warmup, "rounds at the start, not counted (default 2)")
-      ->check(CLI::Range(0, kMany));
+      ->check(CLI::Range(0, kMaxCount));
   app.add_option("--rounds", options.rounds,
                  "rounds, each of one block of every case; odd (default 15)")
-      ->check(CLI::Range(1, kMany));
+      ->check(CLI::Range(1, kMaxCount));
 }
 
 void add_where(CLI::App& app, Options& options) {
@@ -258,9 +258,9 @@ int iterations_of(const Options& options, std::size_t bytes) {
   if (options.iterations > 0) return options.iterations;
   if (options.is_on_gpu()) {
     return static_cast<int>(
-        std::clamp<std::size_t>(kBytesInABlockOnGpu / bytes, kLeastOnGpu, kMostIterations));
+        std::clamp<std::size_t>(kBytesInABlockOnGpu / bytes, kMinIterationsOnGpu, kMaxIterations));
   }
-  return static_cast<int>(std::clamp<std::size_t>(kBytesInABlock / bytes, 1, kMostIterations));
+  return static_cast<int>(std::clamp<std::size_t>(kBytesInABlock / bytes, 1, kMaxIterations));
 }
 
 }  // namespace bench

@@ -62,7 +62,7 @@ class Restarter {
         launcher_(options.mpirun, options.program,
                   !options.hosts.empty() && examples::is_open_mpi(options.mpirun.front())),
         plan_({.ranks = options.ranks,
-               .least_ranks = options.least_ranks,
+               .min_ranks = options.min_ranks,
                .host_failures = options.host_failures},
               options.hosts) {}
 
@@ -84,7 +84,7 @@ class Restarter {
       if (children_.end_signal() != 0) return kSignalled + children_.end_signal();
       if (!plan_.is_possible(attempt)) {
         say("the hosts that are left take " + to_text(attempt) + ", fewer than --min-np " +
-            std::to_string(options_.least_ranks) + ": not started again");
+            std::to_string(options_.min_ranks) + ": not started again");
         return end.code;
       }
       say(describe(attempt, restarts + 1) + " starts" +

@@ -11,8 +11,8 @@ namespace shard {
 namespace {
 
 constexpr double kWhole = 16;  // bytes per parameter without sharding
-constexpr double kMostAboveFormula = 0.1;
-constexpr double kMostPssDifference = 0.1;
+constexpr double kMaxAboveFormula = 0.1;
+constexpr double kMaxPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
 constexpr double kUnits = 2;         // of parameters in memory, each the size of a bucket
 constexpr double kPages = 2 * 4096;  // that a segment may have in addition
@@ -32,8 +32,8 @@ MemoryReport::MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json
     : shard_(shard),
       ranks_(std::move(ranks)),
       elements_(ranks_.front()["elements"].get<double>()),
-      least_bytes_sent_(least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
-                                         static_cast<int>(ranks_.size()), ranks_per_copy)) {}
+      min_bytes_sent_(min_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
+                                     static_cast<int>(ranks_.size()), ranks_per_copy)) {}
 
 double MemoryReport::most(const char* key) const {
   double most = 0;
@@ -72,8 +72,8 @@ std::vector<std::string> MemoryReport::defects() const {
   const auto expect = [&](bool is_met, const char* text, double value, double bound) {
     if (!is_met) defects.push_back(filled_in(text, value, bound));
   };
-  expect(total() <= formula() + kMostAboveFormula, "%.3f bytes per parameter live, more than %.3f",
-         total(), formula() + kMostAboveFormula);
+  expect(total() <= formula() + kMaxAboveFormula, "%.3f bytes per parameter live, more than %.3f",
+         total(), formula() + kMaxAboveFormula);
   expect(slots() * elements_ <= kSlots * most("largest_bucket") + kPages,
          "buckets take %.0f bytes, more than three of the largest: %.0f", slots() * elements_,
          kSlots * most("largest_bucket"));
@@ -86,11 +86,12 @@ std::vector<std::string> MemoryReport::defects() const {
     expect(with_buffers() <= 0.5 * kWhole, "%.3f bytes per parameter with buckets, more than %.3f",
            with_buffers(), 0.5 * kWhole);
   }
-  expect(std::abs(pss_ratio() - 1) <= kMostPssDifference,
+  expect(std::abs(pss_ratio() - 1) <= kMaxPssDifference,
          "the kernel counts %.3f times what lives, off by more than %.2f", pss_ratio(),
-         kMostPssDifference);
-  expect(sent_ratio() <= kMostBytesSent, "%.4f times the bytes sent that must be, more than %.4f",
-         sent_ratio(), kMostBytesSent);
+         kMaxPssDifference);
+  expect(sent_ratio() <= kMaxBytesSentRatio,
+         "%.4f times the bytes sent that must be, more than %.4f", sent_ratio(),
+         kMaxBytesSentRatio);
   return defects;
 }
 

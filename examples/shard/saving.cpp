@@ -24,7 +24,7 @@
 namespace shard {
 namespace {
 
-constexpr double kMostGrowthMiB = 64.0;  // of a rank's memory
+constexpr double kMaxGrowthMiB = 64.0;  // of a rank's memory
 constexpr double kMiB = 1024.0 * 1024.0;
 
 void write_plainly(const std::filesystem::path& path, const std::vector<char>& bytes) {
@@ -88,7 +88,7 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
     ratios.push_back(save.back() / write.back());
   }
   std::filesystem::remove(plain);
-  is_met = growth <= kMostGrowthMiB;
+  is_met = growth <= kMaxGrowthMiB;
   nlohmann::ordered_json result{{"ranks", kolo::size()},
                                 {"shard", kolo::name_of(optimizer.report().shard)},
                                 {"mib", static_cast<double>(all_bytes) / kMiB},

@@ -24,9 +24,9 @@ class CorpusTest : public testing::Test {
     return file;
   }
 
-  std::string error_of(const std::vector<fs::path>& files, std::size_t least_bytes = 1) const {
+  std::string error_of(const std::vector<fs::path>& files, std::size_t min_bytes = 1) const {
     try {
-      gpt::load_corpus(files, least_bytes);
+      gpt::load_corpus(files, min_bytes);
     } catch (const std::runtime_error& error) {
       return error.what();
     }

@@ -33,7 +33,7 @@ using runtime::TreeHeaderExchange;
 using runtime::WindowHeaderExchange;
 using runtime::WireMessage;
 
-constexpr int kMostRanks = 4;
+constexpr int kMaxRanks = 4;
 
 Bits take_bits(ByteSource& source) {
   Bits bits;
@@ -77,7 +77,7 @@ void require_any_order(const std::vector<Header>& headers) {
 
 void require_same_after_a_message(const Header& header) {
   const WireMessage message = HeaderExchangeMessage{HeaderUp{header}};
-  require(runtime::decode(runtime::encode(message), kMostRanks) == message,
+  require(runtime::decode(runtime::encode(message), kMaxRanks) == message,
           "a header is the same after a message");
 }
 
@@ -140,7 +140,7 @@ std::vector<std::string> seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kolo::fuzz;
   ByteSource source(data, size);
-  const int ranks = 1 + source.take_below(kMostRanks);
+  const int ranks = 1 + source.take_below(kMaxRanks);
   const int width = 1 + source.take_below(3);
   std::vector<kolo::runtime::Header> headers;
   for (int rank = 0; rank < ranks; ++rank) headers.push_back(take_header(source, rank, 1));

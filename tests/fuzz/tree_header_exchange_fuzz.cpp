@@ -31,13 +31,13 @@ using runtime::Tree;
 using runtime::TreeHeaderExchange;
 using runtime::WakeUpRequest;
 
-constexpr int kMostRanks = 9;
+constexpr int kMaxRanks = 9;
 
 class Scene {
  public:
   explicit Scene(ByteSource& source)
       : source_(source),
-        size_(1 + source.take_below(kMostRanks)),
+        size_(1 + source.take_below(kMaxRanks)),
         rank_(source.take_below(size_)),
         tree_(rank_, size_, 1 + source.take_below(4)),
         header_exchange_(rank_, size_, tree_, [this](int to, const HeaderExchangeMessage& message) {

@@ -33,10 +33,10 @@ Operation& ProgramBuilder::submit(Operation operation) {
 }
 
 /// A random set; most often the world.
-int ProgramBuilder::random_set(int least_members) {
+int ProgramBuilder::random_set(int min_members) {
   const int set = random_.one_in(2) ? 0 : random_.pick(open_sets_);
   const int members = static_cast<int>(program_.sets[static_cast<std::size_t>(set)].size());
-  return members >= least_members ? set : 0;
+  return members >= min_members ? set : 0;
 }
 
 Operation ProgramBuilder::random_operation(int set) {

@@ -53,7 +53,7 @@ class ProgramBuilder {
   /// Numbers the operation and adds it to the last round.
   Operation& submit(Operation operation);
 
-  int random_set(int least_members = 1);
+  int random_set(int min_members = 1);
   Operation random_operation(int set);
   std::vector<Operation> random_operations(int count, std::vector<std::string>& names);
   std::vector<std::string> shuffled_names();

@@ -10,7 +10,7 @@ using simulator::Random;
 using Shape = std::vector<std::int64_t>;
 
 constexpr int kSlots = 4;  // in a shared buffer
-constexpr std::int64_t kMostBytes = 100 << 10;
+constexpr std::int64_t kMaxBytes = 100 << 10;
 
 Collective random_collective(Random& random) {
   using enum Collective;
@@ -36,7 +36,7 @@ std::int64_t large_count(const Program& program, DType dtype, Random& random) {
   const auto staging = static_cast<std::int64_t>(program.config.staging_bytes);
   const std::int64_t wanted =
       random.one_in(2) ? segment * random.between(1, 5) : staging * random.between(1, 2);
-  const std::int64_t bytes = std::min({wanted, segment * 80, kMostBytes});
+  const std::int64_t bytes = std::min({wanted, segment * 80, kMaxBytes});
   return bytes / static_cast<std::int64_t>(size_of(dtype)) + random.between(-1, 1);
 }
 

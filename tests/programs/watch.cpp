@@ -5,7 +5,7 @@
 namespace kolo::programs {
 namespace {
 
-constexpr int kMostFailures = 8;  // further ones follow from the first
+constexpr int kMaxFailures = 8;  // further ones follow from the first
 
 }  // namespace
 
@@ -24,7 +24,7 @@ void Watch::note(int rank, int round, Doing doing, int operation) {
 
 void Watch::fail(int rank, const std::string& text) {
   const std::lock_guard lock(lock_);
-  if (++failure_count_ > kMostFailures) return;
+  if (++failure_count_ > kMaxFailures) return;
   failures_ += "  rank " + std::to_string(rank) + ": " + text + "\n";
   if (trace_ != nullptr) *trace_ << "FAILED on rank " << rank << ": " << text << "\n" << std::flush;
 }

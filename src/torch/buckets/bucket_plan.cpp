@@ -8,7 +8,7 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{25} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{25} << 20;
 constexpr std::size_t kBuckets = 16;
 constexpr std::size_t kFirstShare = 4;
 
@@ -96,7 +96,7 @@ BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
   std::size_t total = 0;
   for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
-  return std::min(kMostBytes, total / kBuckets);
+  return std::min(kMaxBytes, total / kBuckets);
 }
 
 }  // namespace kolo::tensors

@@ -87,9 +87,9 @@ bool agree(const FakeCall& one, const FakeCall& other) {
 /// be missed.
 std::size_t reached_by_one_rank(std::size_t bytes) {
   constexpr std::size_t kBytesPerBlock = std::size_t{16} << 10;
-  constexpr std::size_t kMostBlocks = 32;
+  constexpr std::size_t kMaxBlocks = 32;
   const std::size_t blocks =
-      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMostBlocks);
+      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMaxBlocks);
   return std::min(bytes, blocks * ((bytes / blocks + 15) / 16 * 16));
 }
 

@@ -182,7 +182,7 @@ void Oracle::check_post(int rank, const Header& header, Time now) {
   int highest = -1;
   (header.own | header.ready).for_each([&](int bit) { highest = bit; });
   const std::size_t limit =
-      std::min(scenario_.table_bits, std::max(scenario_.table_capacity, most_requests_));
+      std::min(scenario_.table_bits, std::max(scenario_.table_capacity, max_requests_));
   if (scenario_.ranks > 1 && highest >= static_cast<int>(limit)) {
     fail(rank, "bit " + std::to_string(highest) + " is in use, beyond the table's capacity");
   }

@@ -170,7 +170,7 @@ class Oracle {
   bool is_disturbed_ = false;                           // a rank was lost, froze or shuts down
   std::uint64_t causes_ = 0;  // submissions, joins, deadlines: each may cost an exchange
   std::uint64_t closed_in_ = 0;
-  std::size_t most_requests_ = 0;
+  std::size_t max_requests_ = 0;
 };
 
 }  // namespace kolo::simulator

@@ -94,7 +94,7 @@ void Oracle::record_verdict(const Verdict& verdict) {
       requests.insert({use.name, use.variant});
     }
   }
-  most_requests_ = std::max(most_requests_, requests.size());
+  max_requests_ = std::max(max_requests_, requests.size());
   for (const Verdict::NameError& error : verdict.errors) {
     const int name = std::stoi(error.name.substr(1));
     place->second.errors.emplace(name, error.failure);

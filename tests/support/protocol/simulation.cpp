@@ -14,7 +14,7 @@ using runtime::TreeHeaderExchange;
 namespace {
 
 /// Far more than the largest scenario needs.
-constexpr std::uint64_t kMostEvents = 3'000'000;
+constexpr std::uint64_t kMaxEvents = 3'000'000;
 
 }  // namespace
 
@@ -80,7 +80,7 @@ Result Simulation::run() {
         if (scenario_.stall_warn != kNever) break;
         throw Violation("the ranks are busy though nothing moves any more");
       }
-      if (++event_count_ > kMostEvents) throw Violation("there is no end to it");
+      if (++event_count_ > kMaxEvents) throw Violation("there is no end to it");
       handle(event);
     }
     check_end();
