@@ -26,7 +26,7 @@ inline void give_up_receives(Communicator& communicator) {
 }
 
 /// A barrier.
-inline void meet(Communicator& communicator, int tag) {
+inline void wait_for_all(Communicator& communicator, int tag) {
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < communicator.size(); ++peer) {
     transfers.push_back(communicator.receive({}, peer, tag));
@@ -45,7 +45,7 @@ TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
     {
       const Transfer posted = communicator.receive(given_up, before, 3);
       give_up_receives(communicator);
-      meet(communicator, 4);
+      wait_for_all(communicator, 4);
       const auto sent = message(rank, next, 0, 100);
       Transfer sending = communicator.send(sent, next, 3);
       std::vector<std::byte> received(100);
@@ -86,7 +86,7 @@ TYPED_TEST_P(TransferContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIs
         EXPECT_TRUE(given_up == untouched);
       }
       finish(sending);
-      meet(communicator, 4);
+      wait_for_all(communicator, 4);
     }
   });
 }

@@ -137,8 +137,8 @@ TYPED_TEST_P(WindowContract, AWindowOutlivesTheOthersAndItsCommunicator) {
 
 TYPED_TEST_P(WindowContract, WhatCannotBeHadIsAnErrorOnAllRanksAndTheNextOneIsFine) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
-    constexpr std::size_t kAbsurd = std::numeric_limits<std::size_t>::max() - 100;
-    EXPECT_THROW(make_window(world, communicator, kAbsurd), BackendError);
+    constexpr std::size_t kImpossibleSize = std::numeric_limits<std::size_t>::max() - 100;
+    EXPECT_THROW(make_window(world, communicator, kImpossibleSize), BackendError);
     const auto window = make_window(world, communicator, 64);
     wait_until_ready(window->all_reached(window->enter_stage()));
   });

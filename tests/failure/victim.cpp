@@ -38,7 +38,7 @@ void idle() {
 void negotiating() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (int step = 0;; ++step) reduce("new " + std::to_string(step));
 }
 
@@ -78,7 +78,7 @@ void posted() {
 void busy() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) reduce("x");
 }
 
@@ -86,14 +86,14 @@ void busy() {
 void mid_chunk() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) reduce("large", std::size_t{16} << 20);
 }
 
 void sharing_memory() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
 }
 
@@ -116,7 +116,7 @@ void shutting_down() {
   for (int rank = 0; is_victim() && rank < runtime.size(); ++rank) {
     wait_for_stamp("warm." + std::to_string(rank));
   }
-  die_some_time();
+  die_later();
   runtime.shutdown();
   if (is_victim()) std::this_thread::sleep_for(1h);
 }

@@ -81,7 +81,7 @@ void require_same_after_a_message(const Header& header) {
           "a header is the same after a message");
 }
 
-void show_in_shared_memory(const std::vector<Header>& headers) {
+void exchange_in_shared_memory(const std::vector<Header>& headers) {
   const int size = static_cast<int>(headers.size());
   PlainWindow memory(size, WindowHeaderExchange::segment_bytes());
   std::vector<std::unique_ptr<WindowHeaderExchange>> header_exchanges;
@@ -99,7 +99,7 @@ void show_in_shared_memory(const std::vector<Header>& headers) {
   }
 }
 
-void show_by_messages(const std::vector<Header>& headers, int width) {
+void exchange_by_messages(const std::vector<Header>& headers, int width) {
   struct Message {
     int from;
     int to;
@@ -147,7 +147,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   require_any_order(headers);
   for (const auto& header : headers) require_same_after_a_message(header);
   require_same_after_a_message(merge_all(headers));
-  show_in_shared_memory(headers);
-  show_by_messages(headers, width);
+  exchange_in_shared_memory(headers);
+  exchange_by_messages(headers, width);
   return 0;
 }

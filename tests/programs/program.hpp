@@ -58,15 +58,15 @@ struct Operation {
   std::optional<ErrorKind> error;  ///< the error on all submitters
   bool is_refused = false;         ///< the call itself throws the error
   bool is_settled = false;         ///< all submitters wait for it in the same round
-  int deviant = -1;                ///< a rank that submits `variant` instead
+  int outlier = -1;                ///< a rank that submits `variant` instead
   std::shared_ptr<const Operation> variant;
 
-  const Operation& on(int rank) const { return rank == deviant ? *variant : *this; }
+  const Operation& on(int rank) const { return rank == outlier ? *variant : *this; }
 };
 
 /// A collective call that blocks until all of its ranks have arrived, after the round's
 /// submissions.
-struct Meeting {
+struct BlockingCall {
   enum class Kind { AddSet, RemoveSet, MakeBuffer, DropBuffer, Join, EndJoins, Shutdown };
 
   Kind kind = Kind::AddSet;
@@ -75,9 +75,9 @@ struct Meeting {
   int buffer = 0;
   std::size_t size_bytes = 0;
   std::optional<ErrorKind> error{};
-  int deviant = -1;  ///< a rank that passes the next two instead
-  std::vector<int> deviant_ranks{};
-  std::size_t deviant_bytes = 0;
+  int outlier = -1;  ///< a rank that passes the next two instead
+  std::vector<int> outlier_ranks{};
+  std::size_t outlier_bytes = 0;
   bool on_thread = false;          ///< Join: concurrent with the rank's other work, until EndJoins
   bool is_settled = true;          ///< Join: the rank has nothing else pending
   std::vector<int> may_be_last{};  ///< Join: the ranks one of which joins last
@@ -87,7 +87,7 @@ struct Meeting {
 /// Operations that all ranks submit before they wait for any of them.
 struct Round {
   std::vector<int> operations;
-  std::optional<Meeting> meeting;
+  std::optional<BlockingCall> blocking_call;
 };
 
 struct Program {

@@ -58,7 +58,7 @@ class ProgramBuilder {
   std::vector<Operation> random_operations(int count, std::vector<std::string>& names);
   std::vector<std::string> shuffled_names();
   bool is_place_taken(const Operation& operation) const;
-  void add_company(std::vector<std::string>& names, int most);
+  void add_other_operations(std::vector<std::string>& names, int most);
 
   void add_round_of(const Joining& joining, int round, std::vector<std::string>& names);
   void add_operation_of(const Joining& joining, int round, std::vector<std::string>& names);

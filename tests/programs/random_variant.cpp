@@ -168,7 +168,7 @@ void make_disagree(const Program& program, Operation& operation, Random& random)
       continue;
     }
     variant->id = operation.id;
-    operation.deviant = random.pick(operation.submitters);
+    operation.outlier = random.pick(operation.submitters);
     operation.variant = std::move(variant);
     operation.error = differs ? ErrorKind::Mismatch : ErrorKind::InvalidArgument;
     return;

@@ -109,13 +109,13 @@ TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
       return handle;
     };
     Handle first = reduce(runtime.world());
-    const FakeGpuHub::Holding before = world.hub()->holding(runtime.rank());
+    const FakeGpuHub::Resources before = world.hub()->resources(runtime.rank());
     for (int round = 0; round < 3; ++round) {
       ProcessSet& added = runtime.add_process_set(everybody(size()));
       Handle kept = reduce(added);
-      EXPECT_NE(world.hub()->holding(runtime.rank()), before);
+      EXPECT_NE(world.hub()->resources(runtime.rank()), before);
       runtime.remove_process_set(added);
-      EXPECT_EQ(world.hub()->holding(runtime.rank()), before);
+      EXPECT_EQ(world.hub()->resources(runtime.rank()), before);
       kept.wait();  // a handle outlives its set
       EXPECT_GT(added.metrics().bytes_packed, 0U);
     }
@@ -176,7 +176,7 @@ TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
     GpuProgram program(world);
     ProcessSet& added = runtime.add_process_set(everybody(size()));
     FakeGpuHub& hub = *world.hub();
-    if (runtime.rank() == 0) hub.hold_questions(0);
+    if (runtime.rank() == 0) hub.block_queries(0);
     for (int step = 0; step < 20; ++step) {
       ProcessSet& set = step % 2 == 0 ? added : runtime.world();
       const auto memory = program.allocate(8);
@@ -188,8 +188,8 @@ TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
       EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
     }
     if (runtime.rank() == 0) {
-      EXPECT_TRUE(hub.is_held(0));
-      hub.let_go(0);
+      EXPECT_TRUE(hub.is_blocked(0));
+      hub.unblock(0);
     }
   });
 }
@@ -204,7 +204,7 @@ TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
             [&](FakeWorld& world) {
               const int rank = world.topology().rank;
               GpuProgram program(world);
-              world.hub()->hold_aborts(rank);
+              world.hub()->block_aborts(rank);
               if (rank == 1) world.hub()->lose_collective(1, 0);
               const auto memory = program.allocate(8);
               const TensorView view = program.view(memory, 8);
@@ -219,8 +219,8 @@ TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
                                 }),
                                 "has not ended");
               }
-              EXPECT_TRUE(world.hub()->is_held(rank)) << "somebody waited for the abort";
-              world.hub()->let_go(rank);
+              EXPECT_TRUE(world.hub()->is_blocked(rank)) << "somebody waited for the abort";
+              world.hub()->unblock(rank);
             },
             {.gpus_per_rank = 1});
 }

@@ -193,7 +193,7 @@ void lose_a_collective(FakeWorld& world) {
   reduce_bucket(program, runtime.world(), released);
   released.give_up();
   EXPECT_TRUE(comes_true([&] { return released.is_freed(); }));
-  world.hub()->hold_aborts(runtime.rank());
+  world.hub()->block_aborts(runtime.rank());
   Tensors lost(program, {4000, 4000});
   grouped_allreduce(lost.in_place(), {.name = "bad", .stream = program.stream()});
   std::this_thread::sleep_for(1s);
@@ -201,7 +201,7 @@ void lose_a_collective(FakeWorld& world) {
   kept.give_up();
   std::this_thread::sleep_for(50ms);
   EXPECT_FALSE(kept.is_freed());  // it is still registered with NCCL
-  world.hub()->let_go(runtime.rank());
+  world.hub()->unblock(runtime.rank());
   EXPECT_TRUE(comes_true([&] { return kept.is_freed(); }));
 }
 

@@ -119,7 +119,7 @@ void Oracle::check_failed(int rank, const Coordinator::Failed& failed, Time now)
       failed.failure.kind == ErrorKind::PeerLost || failed.failure.kind == ErrorKind::Shutdown;
   if (is_final) {
     check_ending_text(failed.failure.kind, failed.failure.text);
-    if (failed.failure.kind == ErrorKind::PeerLost && !r.knows_loss) {
+    if (failed.failure.kind == ErrorKind::PeerLost && !r.knows_of_loss) {
       fail(rank, "PeerLostError though this rank was told of no loss");
     }
   }
