@@ -64,8 +64,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, CommunicatorContract, OnAnotherT
 INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, TransferContract, OnAnotherThread);
 
 /// The communicator of a single rank, which sends to itself.
-struct Alone {
-  explicit Alone(FakeWorld& world) : communicator(world.make_communicator(), thread) {}
+struct SingleRank {
+  explicit SingleRank(FakeWorld& world) : communicator(world.make_communicator(), thread) {}
 
   MessagingThread thread;
   DeferredCommunicator communicator;
@@ -75,7 +75,7 @@ void on_another_thread(const std::function<void()>& body) { const std::jthread o
 
 TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer receive;
@@ -101,7 +101,7 @@ TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
 // Messages of one tag arrive in the order of the calls, whichever threads make them.
 TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent{std::byte{1}, std::byte{2}};
     std::vector<std::byte> received(2);
     Transfer first;
@@ -120,7 +120,7 @@ TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
 // A probe finds a message again only if it comes after the message's receive.
 TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent(5);
     std::vector<std::byte> received(5);
     Transfer first = rank.communicator.send({sent.data(), 2}, 0, 3);
@@ -148,7 +148,7 @@ TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
 
 TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToReceive) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer send = rank.communicator.send({&sent, 1}, 0, 3);
@@ -163,7 +163,7 @@ TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToRecei
 
 TEST(DeferredCommunicatorTest, GivenUpReceives_NeverStart) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte started{0};
     std::byte noted{0};
@@ -187,7 +187,7 @@ TEST(DeferredCommunicatorTest, GivenUpReceives_NeverStart) {
 
 TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer receive = rank.communicator.receive({&received, 1}, 0, 3);
@@ -202,7 +202,7 @@ TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
 // An error of the inner communicator is thrown to the thread that waits, not to the serving one.
 TEST(DeferredCommunicatorTest, Errors_BelongToTheTransfer) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent(3);
     std::vector<std::byte> received(2);
     Transfer receive;

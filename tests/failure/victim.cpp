@@ -211,7 +211,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void expect_cheap(const char* what, double limit, const std::function<void()>& wait) {
+void expect_low_cpu_use(const char* what, double limit, const std::function<void()>& wait) {
   const double before = cpu_seconds();
   wait();
   const double used = cpu_seconds() - before;
@@ -224,10 +224,10 @@ void expect_cheap(const char* what, double limit, const std::function<void()>& w
 void costs() {
   const kolo::Runtime runtime;
   warm_up();
-  expect_cheap("being idle", 0.025, [] { std::this_thread::sleep_for(5s); });
+  expect_low_cpu_use("being idle", 0.025, [] { std::this_thread::sleep_for(5s); });
   reduce("x");
   if (is_victim()) std::this_thread::sleep_for(5s);
-  expect_cheap("waiting for a late rank", 0.15, [] { reduce("x"); });
+  expect_low_cpu_use("waiting for a late rank", 0.15, [] { reduce("x"); });
 }
 
 const std::map<std::string, void (*)()> scenarios{

@@ -9,7 +9,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_variants.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -18,12 +18,12 @@ namespace kolo::test::runtime_errors_mpi_test {
 
 using namespace std::chrono_literals;
 
-class RuntimeErrorsMpiTest : public testing::TestWithParam<Way> {
+class RuntimeErrorsMpiTest : public testing::TestWithParam<RuntimeVariant> {
  protected:
   InitOptions options() const { return {.config = GetParam().config}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(, RuntimeErrorsMpiTest, testing::ValuesIn(all_ways()),
+INSTANTIATE_TEST_SUITE_P(, RuntimeErrorsMpiTest, testing::ValuesIn(all_variants()),
                          [](const auto& item) { return item.param.name; });
 
 TEST_P(RuntimeErrorsMpiTest, MismatchRaisesOnEveryRankAndTheLibraryStaysUsable) {

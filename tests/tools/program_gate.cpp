@@ -178,8 +178,8 @@ int run_with_processes(const Arguments& arguments, const std::string& tool,
   Total total;
   std::string failure;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.seeds; ++seed) {
-    const bool is_over = Clock::now() >= until || (!failure.empty() && !arguments.keep_going);
-    if (ranks.gather(is_over ? 1 : 0, "next seed")[0] != 0) break;
+    const bool is_finished = Clock::now() >= until || (!failure.empty() && !arguments.keep_going);
+    if (ranks.gather(is_finished ? 1 : 0, "next seed")[0] != 0) break;
     running_seeds[0] = seed;
     const Program program = random_program(seed, ranks.size());
     const std::string job = "mpirun -np " + std::to_string(ranks.size()) + " " + tool;

@@ -215,10 +215,10 @@ TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   run([&](Runtime& runtime) {
     // Cycles through: all zero; the negative of the neighbour's; zero on all ranks but one.
     const auto opposite = [](int rank) { return rank % 2 == 0 ? 1.0 : -2.0; };
-    const auto lonely = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
+    const auto last_only = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
     for (const auto& factor :
          {std::function<double(int)>([](int) { return 0.0; }), std::function<double(int)>(opposite),
-          std::function<double(int)>(lonely)}) {
+          std::function<double(int)>(last_only)}) {
       Twin twin(DType::Float32, {77});
       twin.fill(
           [&](std::size_t i) { return factor(runtime.rank()) * (static_cast<double>(i) - 30); });

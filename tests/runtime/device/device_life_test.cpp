@@ -29,11 +29,11 @@ INSTANTIATE_TEST_SUITE_P(, DeviceLifeTest, testing::Values(1, 2, 3, 4));
 /// A program on three ranks, where rank 1 learns rank 2's row counts only when `may_arrive` is set.
 void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
                           std::barrier<>& all_ranks) {
-  constexpr int kGpuMessagesOfTheWorld = 3;
+  constexpr int kWorldGpuChannel = 3;
   std::vector<Fault> faults;
   if (world.topology().rank == 2) {
     faults = {{.kind = Fault::Kind::Delay,
-               .channel = kGpuMessagesOfTheWorld,
+               .channel = kWorldGpuChannel,
                .destination = 1,
                .until = &may_arrive}};
   }
@@ -54,9 +54,9 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   Handle gathered = allgather_async(program.view(memory, 4),
                                     [&](const std::vector<std::int64_t>&) { return rows.get(); },
                                     {.name = "rows", .stream = program.stream()});
-  std::thread postman;
+  std::thread late_sender;
   if (runtime.rank() == 2) {
-    postman = std::thread([&] {
+    late_sender = std::thread([&] {
       std::this_thread::sleep_for(500ms);  // time for the set to overtake the rows, if it can
       may_arrive = true;
     });
@@ -73,7 +73,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
     EXPECT_EQ(program.read(other, 8), std::vector<float>(8, 2.0F));
   }
   gathered.wait();
-  if (postman.joinable()) postman.join();
+  if (late_sender.joinable()) late_sender.join();
   EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));
 }
 

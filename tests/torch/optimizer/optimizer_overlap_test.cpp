@@ -23,7 +23,7 @@ namespace kolo::test::optimizer_overlap_test {
 constexpr std::int64_t kWidth = 9;
 
 /// Waits up to a minute for `condition`. @return whether it became true
-bool comes_true(const std::function<bool()>& condition) {
+bool becomes_true(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
@@ -52,7 +52,7 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
     if (step == 2) {  // the first step lays out the buckets
       // The first layer's gradients arrive last: they wait until a bucket has been sent.
       features.register_hook([&](const at::Tensor&) {
-        has_moved = comes_true([&] { return bytes_sent() > before; });
+        has_moved = becomes_true([&] { return bytes_sent() > before; });
       });
     }
     rest->forward(features).square().sum().backward();

@@ -152,9 +152,9 @@ TEST_F(DeferredTest, RanksWithOtherSeeds_GetTheFirstRanksValues) {
   for (const Shard shard : modes()) {
     const int source = shard == Shard::Full ? first_of_node() : 0;
     torch::manual_seed(std::uint64_t(source));
-    const Net of_the_source;
+    const Net of_source;
     torch::manual_seed(std::uint64_t(0));
-    const Net of_the_first;
+    const Net of_first_rank;
     torch::manual_seed(std::uint64_t(rank()));
     const Net own;
     const at::Tensor state = random_state();
@@ -164,12 +164,12 @@ TEST_F(DeferredTest, RanksWithOtherSeeds_GetTheFirstRanksValues) {
     torch::optim::SGD inner(parameters_of(*model), 1e-3);
     const DistributedOptimizer optimizer(inner, *model, options(shard));
     for (const auto& item : model->named_parameters()) {
-      EXPECT_TRUE(torch::equal(item.value(), of_the_source->named_parameters()[item.key()]))
+      EXPECT_TRUE(torch::equal(item.value(), of_source->named_parameters()[item.key()]))
           << name_of(shard) << " " << item.key();
     }
-    EXPECT_TRUE(torch::equal(model->waves, of_the_first->waves));
-    EXPECT_TRUE(torch::equal(model->mask, of_the_first->mask));
-    EXPECT_TRUE(torch::equal(model->order, of_the_first->order));
+    EXPECT_TRUE(torch::equal(model->waves, of_first_rank->waves));
+    EXPECT_TRUE(torch::equal(model->mask, of_first_rank->mask));
+    EXPECT_TRUE(torch::equal(model->order, of_first_rank->order));
     barrier();
   }
 }
