@@ -99,7 +99,7 @@ TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
 }
 
 // Messages of one tag arrive in the order of the calls, whichever threads make them.
-TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
+TEST(DeferredCommunicatorTest, QueuedMessagesAreSentBeforeLaterOnes) {
   run_ranks(1, [](FakeWorld& world) {
     SingleRank rank(world);
     const std::vector<std::byte> sent{std::byte{1}, std::byte{2}};
@@ -146,7 +146,7 @@ TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
   });
 }
 
-TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToReceive) {
+TEST(DeferredCommunicatorTest, Probe_SkipsWhatAnotherThreadIsReceiving) {
   run_ranks(1, [](FakeWorld& world) {
     SingleRank rank(world);
     const std::byte sent{7};

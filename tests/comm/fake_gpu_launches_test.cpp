@@ -53,7 +53,7 @@ TEST(FakeGpuGroupsTest, MemoryThatTwoOperationsUseIsAHazard) {
   });
 }
 
-TEST(FakeGpuGroupsTest, WhatIsPutOnTheStreamMeanwhileIsAHazard) {
+TEST(FakeGpuGroupsTest, WorkLaunchedInsideIsAHazard) {
   expect_hazard("comes before the operations of a group", [](const GpuRank& self) {
     const auto stream = self.gpu.make_stream();
     DeviceArray<float> array(self, {1});
@@ -65,7 +65,7 @@ TEST(FakeGpuGroupsTest, WhatIsPutOnTheStreamMeanwhileIsAHazard) {
   });
 }
 
-TEST(FakeGpuGroupsTest, QuestionInsideIsAHazard) {
+TEST(FakeGpuGroupsTest, QueryInsideIsAHazard) {
   expect_hazard("'ready' was asked", [](const GpuRank& self) {
     comm::DeviceGroup group(self.communicator);
     EXPECT_TRUE(self.communicator.ready());

@@ -22,7 +22,7 @@ std::string backend_error_of(const std::function<void()>& call) {
   return "none";
 }
 
-TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
+TEST(FakeGpuFaultsTest, AbortDropsPendingWorkAndTheStreamContinues) {
   expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, {1});
     const auto reduce = [&] {
@@ -40,7 +40,7 @@ TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
   });
 }
 
-TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
+TEST(FakeGpuFaultsTest, FailedOperationIsReportedOnItsRankAndHangsOnTheOthers) {
   expect_no_hazards([](const GpuRank& self) {
     if (self.rank == 1) self.hub.fail_collective(1, 1, "the cable is out");
     DeviceArray<float> array(self, {1});
@@ -65,7 +65,7 @@ TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
   });
 }
 
-TEST(FakeGpuFaultsTest, ARankThatNeverArrivesIsMissedByAll) {
+TEST(FakeGpuFaultsTest, RankThatNeverArrivesBlocksAll) {
   expect_no_hazards([](const GpuRank& self) {
     if (self.rank == 0) self.hub.lose_collective(0, 0);
     const auto event = self.gpu.make_event();
@@ -131,7 +131,7 @@ TEST(FakeGpuTest, AddsUpAndMultipliesVectors) {
   });
 }
 
-TEST(FakeGpuTest, NothingIsDoneBeforeSomebodyLooks) {
+TEST(FakeGpuTest, WorkRunsOnlyWhenARankPolls) {
   // Alone: whatever rank looks advances the work of all.
   const auto hazards = run_on_gpus(1, [](const GpuRank& self) {
     bool is_done = false;
@@ -188,7 +188,7 @@ std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {
   });
 }
 
-TEST(FakeGpuTest, MemoryThatStreamsOrderIsGivenUpBehindThem) {
+TEST(FakeGpuTest, StreamOrderedMemoryIsFreedAfterTheStreamsThatUseIt) {
   const auto nothing = [](auto&&...) {};
   ASSERT_EQ(hazards_with_stream_ordered_memory(nothing).size(), 1U);
   EXPECT_NE(hazards_with_stream_ordered_memory(nothing).front().find("'free' (rank 0, default"),
@@ -203,7 +203,7 @@ TEST(FakeGpuTest, MemoryThatStreamsOrderIsGivenUpBehindThem) {
   EXPECT_EQ(hazards_with_stream_ordered_memory(synchronize), std::vector<std::string>());
 }
 
-TEST(FakeGpuTest, DrainingAStreamTellsTheGraphNothing) {
+TEST(FakeGpuTest, DrainingAStreamAddsNoOrder) {
   const auto drain = [](const GpuRank& self, comm::DeviceStream other, auto&&) {
     self.hub.drain(0, other);
   };

@@ -66,7 +66,7 @@ TEST_F(CorpusTest, LongLastFile_IsCut) {
   EXPECT_EQ(corpus.held_out_files, 0U);
 }
 
-TEST_F(CorpusTest, BytesSurvive) {
+TEST_F(CorpusTest, BytesAreUnchanged) {
   std::string text;
   for (int i = 0; i < 256; ++i) text += static_cast<char>(i);
   const gpt::Corpus corpus = gpt::load_corpus({write("a", text)}, 1);

@@ -113,7 +113,7 @@ void expect_small_result(Collective collective, int rank, int size,
 }
 
 /// The start rejects smaller segments, so nothing may fail later.
-TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
+TEST(WindowTest, MinimumSegments_SufficeForEveryAlgorithm) {
   const ops::Registry registry;
   for (const int size : {2, 3, 8, 16, 24}) {
     const std::size_t least = ops::WindowSlots::min_segment_bytes(size);

@@ -90,7 +90,7 @@ TEST(RestartOptions, Hosts_OfAListOrAFile) {
             std::string::npos);
 }
 
-TEST(RestartOptions, WhatCannotBeIsAnError) {
+TEST(RestartOptions, InvalidOptionsAreErrors) {
   const auto names = [](const std::vector<const char*>& arguments, const char* text) {
     const std::string said = error(arguments);
     EXPECT_NE(said.find(text), std::string::npos) << said;

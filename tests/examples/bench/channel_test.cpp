@@ -13,7 +13,7 @@ std::pair<bench::Channel, bench::Channel> connected() {
   return {bench::Channel(bench::Descriptor(ends[0])), bench::Channel(bench::Descriptor(ends[1]))};
 }
 
-TEST(BenchChannel, MessagesStayApart) {
+TEST(BenchChannel, MessagesKeepTheirBoundaries) {
   auto [here, there] = connected();
   const std::string text = "two\nlines";
   EXPECT_TRUE(here.send({{"text", text}}));
@@ -29,7 +29,7 @@ TEST(BenchChannel, LongMessagesArriveWhole) {
   EXPECT_EQ(there.receive()->at("text"), text);
 }
 
-TEST(BenchChannel, TheOtherSidesEndIsNoMessageAndNoSignal) {
+TEST(BenchChannel, ClosedPeerGivesNoMessageAndNoSignal) {
   auto [here, there] = connected();
   {
     const bench::Channel gone = std::move(there);

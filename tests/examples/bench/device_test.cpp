@@ -213,7 +213,7 @@ TEST_P(BenchOnGpu, EveryOperationIsRightInEveryWay) {
   }
 }
 
-TEST_P(BenchOnGpu, GradientsGoLooseAsAGroupAndInBuckets) {
+TEST_P(BenchOnGpu, GradientsAreReducedSinglyAsAGroupAndInBuckets) {
   bench::Options options = gpu_options();
   options.model = "resnet50";
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
@@ -270,7 +270,7 @@ TEST_P(BenchOnGpu, NobodyWaitsInsideABlock) {
   });
 }
 
-TEST_P(BenchOnGpu, WhatIsNotDoneIsWrong) {
+TEST_P(BenchOnGpu, MissingResultsCountAsWrong) {
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
     Rank rank(gpu_options(), runtime, world);
     const Workload workload{Operation::AllGather, DType::Float32, {100}};
@@ -281,7 +281,7 @@ TEST_P(BenchOnGpu, WhatIsNotDoneIsWrong) {
   });
 }
 
-TEST(BenchOnOneGpu, RanksAreToldByKoloBeforeNcclIsAsked) {
+TEST(BenchOnOneGpu, KoloRefusesASharedGpuBeforeNcclIsCalled) {
   run_on(2,
          [](Runtime& runtime, FakeWorld& world) {
            const std::string text =

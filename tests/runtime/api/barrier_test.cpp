@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(, BarrierTest, testing::ValuesIn(all_settings()), [](co
   return setting.param.name + "Np" + std::to_string(setting.param.size);
 });
 
-TEST_P(BarrierTest, NobodyPassesBeforeAllHaveCome) {
+TEST_P(BarrierTest, NoRankPassesBeforeAllHaveArrived) {
   std::atomic<int> arrived{0};
   run([&](Runtime& runtime) {
     for (int round = 1; round <= 10; ++round) {

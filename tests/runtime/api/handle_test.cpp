@@ -75,7 +75,7 @@ TEST(HandleTest, CompletesWithoutAWaitingCaller) {
   });
 }
 
-TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
+TEST(HandleTest, DroppedHandleLeavesItsOperationRunning) {
   std::latch has_dropped(1);
   run_runtimes(2, [&](Runtime& runtime) {
     auto tensor = std::make_shared<Tensor>(1000);
@@ -96,7 +96,7 @@ TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
   });
 }
 
-TEST(HandleTest, StandsForNothingOnceMovedFrom) {
+TEST(HandleTest, IsEmptyOnceMovedFrom) {
   run_runtimes(1, [](Runtime&) {
     Tensor tensor(4);
     Handle handle = allreduce_async(tensor.view(), tensor.view());

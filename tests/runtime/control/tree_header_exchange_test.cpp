@@ -158,7 +158,7 @@ TEST(TreeHeaderExchangeTest, Loss_ReachesAllAroundADeadRank) {
   });
 }
 
-TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_IsToldToTheOthers) {
+TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_ReachesTheOthers) {
   HeaderExchanges ranks(5, 2, 1);
   ranks.kill(1);
   ranks.cut_off(1);

@@ -171,7 +171,7 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
 }
 
 /// As when the program waits for its GPU inside CUDA, which then blocks other queries.
-TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
+TEST_P(DeviceLifeTest, UnansweredEventQueryBlocksNobody) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     ProcessSet& added = runtime.add_process_set(everybody(size()));
@@ -195,7 +195,7 @@ TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
 }
 
 /// NCCL's abort may wait for a peer, or for a GPU that hangs.
-TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
+TEST(DeviceFailureTest, HangingAbortBlocksNobody) {
   Config config = test_config();
   config.timeout = 300ms;
   config.lost_after = 200ms;

@@ -100,7 +100,7 @@ TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
   });
 }
 
-TEST_P(DeviceTest, KeepsMemoryUntilTheGpuIsThroughWithIt) {
+TEST_P(DeviceTest, KeepsMemoryUntilTheGpuHasFinishedWithIt) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     const auto result = program.allocate(64);

@@ -51,7 +51,7 @@ void poll_once(LaunchOrder& order, const HalfArrived::State& state) {
   for (const int before = state.looks; state.looks == before;) order.serve();
 }
 
-TEST(LaunchOrderTest, AQuestionThatDoesNotArriveHoldsNobody) {
+TEST(LaunchOrderTest, MissingQuestionBlocksNobody) {
   HalfArrived::State state;
   LaunchOrder order(std::make_unique<HalfArrived>(state));
   order.expect_questions();
@@ -63,7 +63,7 @@ TEST(LaunchOrderTest, AQuestionThatDoesNotArriveHoldsNobody) {
   EXPECT_EQ(state.answered, std::vector<int>{2});
 }
 
-TEST(LaunchOrderTest, AQuestionThatNeverArrivesIsGivenUpWithIt) {
+TEST(LaunchOrderTest, MissingQuestionIsGivenUpWithTheOrder) {
   HalfArrived::State state;
   {
     LaunchOrder order(std::make_unique<HalfArrived>(state));

@@ -49,7 +49,7 @@ TEST_F(GradScalerTest, Scale_FollowsItsClosedForm) {
   }
 }
 
-TEST_F(GradScalerTest, Scale_StaysWhereFloatsEnd) {
+TEST_F(GradScalerTest, Scale_StaysInTheRangeOfFloats) {
   for (const bool grows : {true, false}) {
     Single model;
     const double first = grows ? 0x1p127 : 0x1p-126;
@@ -207,7 +207,7 @@ TEST_F(GradScalerTest, Training_HasTheBitsOfThatWithoutIt) {
   }
 }
 
-TEST_F(GradScalerTest, Overflow_IsToldWithTheNormInOneReduction) {
+TEST_F(GradScalerTest, Overflow_IsReducedTogetherWithTheNorm) {
   const auto bytes_per_step = [&](Shard shard, bool scales, bool clips) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
