@@ -100,9 +100,9 @@ class Restarter {
 
   /// Notes the failure; returns what happens to the host that is to blame.
   std::string note_failure(const JobEnd& end) {
-    const bool may_be_node = end.cause && end.cause->may_be_node;
+    const bool may_be_node_failure = end.cause && end.cause->may_be_node_failure;
     const std::string lost =
-        plan_.note_failure(may_be_node ? end.cause->node : "", name_of_this_host());
+        plan_.note_failure(may_be_node_failure ? end.cause->node : "", name_of_this_host());
     if (lost.empty()) return "";
     return "; host " + lost + " is left out, " + std::to_string(options_.host_failures) +
            (options_.host_failures == 1 ? " failure" : " failures in a row");

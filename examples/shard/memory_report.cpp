@@ -10,7 +10,7 @@
 namespace shard {
 namespace {
 
-constexpr double kWhole = 16;  // bytes per parameter without sharding
+constexpr double kUnshardedBytes = 16;  // bytes per parameter without sharding
 constexpr double kMaxAboveFormula = 0.1;
 constexpr double kMaxPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
@@ -64,7 +64,7 @@ double MemoryReport::formula() const {
     case kolo::Shard::Full: return 16 / ranks;
     case kolo::Shard::None: break;
   }
-  return kWhole;
+  return kUnshardedBytes;
 }
 
 std::vector<std::string> MemoryReport::defects() const {
@@ -81,10 +81,12 @@ std::vector<std::string> MemoryReport::defects() const {
          "gathered units take %.0f bytes, more than two of the largest: %.0f", most("gathered"),
          kUnits * most("largest_bucket"));
   if (shard_ >= kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
-    expect(total() <= 0.45 * kWhole, "%.3f bytes per parameter without buckets, more than %.3f",
-           total(), 0.45 * kWhole);
-    expect(with_buffers() <= 0.5 * kWhole, "%.3f bytes per parameter with buckets, more than %.3f",
-           with_buffers(), 0.5 * kWhole);
+    expect(total() <= 0.45 * kUnshardedBytes,
+           "%.3f bytes per parameter without buckets, more than %.3f", total(),
+           0.45 * kUnshardedBytes);
+    expect(with_buffers() <= 0.5 * kUnshardedBytes,
+           "%.3f bytes per parameter with buckets, more than %.3f", with_buffers(),
+           0.5 * kUnshardedBytes);
   }
   expect(std::abs(pss_ratio() - 1) <= kMaxPssDifference,
          "the kernel counts %.3f times what lives, off by more than %.2f", pss_ratio(),
@@ -106,13 +108,13 @@ void MemoryReport::print() const {
   print_line("other tensors", share("other"));
   if (slots() == 0) print_line("buckets without gradients", share("buckets"));
   std::printf("  %-25s %7.3f, by the formula %.3f; %.1f %% of %.0f\n", "together", total(),
-              formula(), 100 * total() / kWhole, kWhole);
+              formula(), 100 * total() / kUnshardedBytes, kUnshardedBytes);
   if (slots() > 0) {
     std::printf("  %-25s %7.3f, of at most %.1f MB each\n", "three buckets", slots(),
                 most("largest_bucket") / 1e6);
     if (share("gathered") > 0) print_line("gathered units", share("gathered"));
     std::printf("  %-25s %7.3f, %.1f %% of %.0f\n", "with them", with_buffers(),
-                100 * with_buffers() / kWhole, kWhole);
+                100 * with_buffers() / kUnshardedBytes, kUnshardedBytes);
   }
   std::printf("  peaks: %.3f while it is made, %.3f in the first step, %.3f in the third\n",
               share("peak_of_construction"), share("peak_of_first_step"), share("peak_of_step"));
