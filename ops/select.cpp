@@ -67,8 +67,8 @@ std::string_view choose(const Situation& situation) {
   }
   if (situation.shares_output) return kHierarchical;
   if (situation.has_window) return choose_in_node(situation);
-  const bool has_form_for_nodes = situation.collective != Collective::AllToAll;
-  if (situation.has_nodes && has_form_for_nodes && situation.bytes >= kMinBytesForNodes) {
+  const bool has_node_algorithm = situation.collective != Collective::AllToAll;
+  if (situation.has_nodes && has_node_algorithm && situation.bytes >= kMinBytesForNodes) {
     return kHierarchical;
   }
   return choose_by_messages(situation);

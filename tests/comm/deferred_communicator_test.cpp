@@ -166,22 +166,22 @@ TEST(DeferredCommunicatorTest, GivenUpReceives_NeverStart) {
     SingleRank rank(world);
     const std::byte sent{7};
     std::byte started{0};
-    std::byte noted{0};
+    std::byte queued{0};
     Transfer receives[2];
     receives[0] = rank.communicator.receive({&started, 1}, 0, 3);
     on_another_thread([&] {
-      receives[1] = rank.communicator.receive({&noted, 1}, 0, 4);
+      receives[1] = rank.communicator.receive({&queued, 1}, 0, 4);
       EXPECT_EQ(rank.communicator.give_up_receives().from, std::vector<int>{0});  // not yet
     });
     rank.thread.serve();
     on_another_thread([&] { EXPECT_TRUE(rank.communicator.give_up_receives().from.empty()); });
     Transfer to_started = rank.communicator.send({&sent, 1}, 0, 3);
-    Transfer to_noted = rank.communicator.send({&sent, 1}, 0, 4);
-    while (!to_started.ready() || !to_noted.ready()) {
+    Transfer to_queued = rank.communicator.send({&sent, 1}, 0, 4);
+    while (!to_started.ready() || !to_queued.ready()) {
     }
     rank.thread.serve();
     EXPECT_EQ(started, std::byte{0});
-    EXPECT_EQ(noted, std::byte{0});
+    EXPECT_EQ(queued, std::byte{0});
   });
 }
 

@@ -74,8 +74,8 @@ inline DistributedOptimizer::Options with(Shard shard) {
 /// the settings ask for it.
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
-  const bool is_asked_for = config.allreduce == "direct" && config.reduce_scatter == "direct";
-  return is_asked_for || (config.shared_memory && config.fake_nodes == 0);
+  const bool is_requested = config.allreduce == "direct" && config.reduce_scatter == "direct";
+  return is_requested || (config.shared_memory && config.fake_nodes == 0);
 }
 
 inline std::vector<Shard> sharded_modes() {

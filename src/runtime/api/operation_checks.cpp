@@ -47,8 +47,8 @@ void check_reduction(Operation& operation, const TensorView& tensor,
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
-  const bool is_for_cpu = options.op == ReduceOp::Custom || is_complex_product;
-  if (tensor.device.kind == DeviceKind::Cuda && is_for_cpu) {
+  const bool is_cpu_only = options.op == ReduceOp::Custom || is_complex_product;
+  if (tensor.device.kind == DeviceKind::Cuda && is_cpu_only) {
     add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
                                       " runs on CPU memory only. Copy the tensor to the CPU.");
   }

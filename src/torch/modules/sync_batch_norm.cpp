@@ -83,9 +83,9 @@ std::string SyncBatchNormImpl::problem_with_input(const at::Tensor& input) const
   }
   for (const at::Tensor& own : {weight, bias, running_mean, running_var}) {
     if (!own.defined()) continue;
-    const bool is_fitting = own.scalar_type() == input.scalar_type() ||
-                            own.scalar_type() == tensors::wide_type(input.scalar_type());
-    if (is_fitting && own.device() == input.device()) continue;
+    const bool has_matching_type = own.scalar_type() == input.scalar_type() ||
+                                   own.scalar_type() == tensors::wide_type(input.scalar_type());
+    if (has_matching_type && own.device() == input.device()) continue;
     text << "the input is " << input.scalar_type() << " on " << input.device()
          << ", the module's tensors are " << own.scalar_type() << " on " << own.device()
          << ". They must be on one device, and of the input's dtype, or of float32 where that has "
