@@ -45,15 +45,15 @@ TEST_P(RuntimeErrorsMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
   Runtime runtime(options());
   if (runtime.size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
   const bool is_late = runtime.rank() == 0;
-  const auto meet = [] { barrier({.name = "all others have given up"}); };
-  if (is_late) meet();
+  const auto wait_for_others = [] { barrier({.name = "all others have given up"}); };
+  if (is_late) wait_for_others();
   const Tensor tensor(4);
   AllreduceOptions options{.name = "x"};
   if (!is_late) options.timeout = 100ms;
   const std::string text =
       text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
   expect_contains(text, "while rank 0 had not submitted it");
-  if (!is_late) meet();
+  if (!is_late) wait_for_others();
   expect_sum_works(runtime, "x");
 }
 

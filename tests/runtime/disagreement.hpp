@@ -92,7 +92,7 @@ inline Call all_to_all(Shape shape) {
   };
 }
 
-inline Call meet(std::string purpose = "") {
+inline Call barrier_call(std::string purpose = "") {
   return [=](const Tensor&) { return barrier_async({.name = "x", .purpose = purpose}); };
 }
 

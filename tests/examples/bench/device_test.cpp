@@ -240,7 +240,7 @@ TEST_P(BenchOnGpu, NcclAloneSaysWhichAlgorithmsItMayTake) {
     const std::string name = nccl;
     run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
       Rank rank(gpu_options(), runtime, world, {false, name});
-      EXPECT_EQ(world.hub()->holding(runtime.rank()).communicators, 1);
+      EXPECT_EQ(world.hub()->resources(runtime.rank()).communicators, 1);
       EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {5}}),
                 std::multiset<std::string>{"ncclAllReduce " + name + " = " + name});
       EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {100, 7}}),

@@ -175,13 +175,13 @@ void FakeGpuHub::drain(int rank, comm::DeviceStream stream) {
 }
 
 void FakeGpuHub::run_until(int rank, comm::DeviceStream stream,
-                           const std::function<bool()>& is_done) {
+                           const std::function<bool()>& has_finished) {
   const Deadline deadline = Deadline::after(std::chrono::minutes(1));
   while (true) {
     {
       const std::lock_guard guard(lock_);
       streams_.run_some();
-      if (is_done()) return;
+      if (has_finished()) return;
       if (deadline.has_passed()) {
         throw TimeoutError("synchronize on rank " + std::to_string(rank) +
                            ": the stream does not get beyond '" + streams_.head_of(rank, stream) +

@@ -141,9 +141,9 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  private:
   void free(int rank, std::byte* memory);
   void check_not_registered(const std::byte* memory);
-  /// Runs streams until `is_done` is true, which is called under the lock. `stream` is only for the
-  /// text of the TimeoutError.
-  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_done);
+  /// Runs streams until `has_finished` is true, which is called under the lock. `stream` is only
+  /// for the text of the TimeoutError.
+  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& has_finished);
   enum class Blocked : std::uint8_t { Nothing, Queries, Aborts };
   void wait_while_blocked(int rank, Blocked what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
