@@ -87,6 +87,16 @@ std::size_t Tensor::count() const {
       [](std::size_t count, std::int64_t n) { return count * static_cast<std::size_t>(n); });
 }
 
+bool is_reduction(const Operation& operation) {
+  return operation.collective == Collective::AllReduce ||
+         operation.collective == Collective::ReduceScatter;
+}
+
+bool takes_rows(const Operation& operation) {
+  return operation.collective == Collective::AllGather ||
+         operation.collective == Collective::AllToAll;
+}
+
 bool is_among(int rank, const std::vector<int>& ranks) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }

@@ -106,6 +106,11 @@ struct Program {
   }
 };
 
+/// All-reduce or reduce-scatter.
+bool is_reduction(const Operation& operation);
+/// All-gather or all-to-all, to which ranks may give different numbers of rows.
+bool takes_rows(const Operation& operation);
+
 bool is_among(int rank, const std::vector<int>& ranks);
 /// The index of a rank in its set.
 std::size_t member_of(int rank, const std::vector<int>& ranks);

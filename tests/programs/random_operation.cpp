@@ -20,16 +20,6 @@ Collective random_collective(Random& random) {
                                              AllGather, AllToAll, AllToAll, Barrier});
 }
 
-bool is_reduction(const Operation& operation) {
-  return operation.collective == Collective::AllReduce ||
-         operation.collective == Collective::ReduceScatter;
-}
-
-bool takes_rows(const Operation& operation) {
-  return operation.collective == Collective::AllGather ||
-         operation.collective == Collective::AllToAll;
-}
-
 /// More elements than fit in a segment or in staging memory, but not thousands of messages.
 std::int64_t large_count(const Program& program, DType dtype, Random& random) {
   const auto segment = static_cast<std::int64_t>(program.config.segment_bytes);

@@ -9,16 +9,6 @@ namespace {
 
 using simulator::Random;
 
-bool is_reduction(const Operation& operation) {
-  return operation.collective == Collective::AllReduce ||
-         operation.collective == Collective::ReduceScatter;
-}
-
-bool takes_rows(const Operation& operation) {
-  return operation.collective == Collective::AllGather ||
-         operation.collective == Collective::AllToAll;
-}
-
 /// Changes one field of `variant` on which the ranks must agree. False if the field drawn does not
 /// apply.
 bool change_a_field(const Program& program, Operation& variant, Random& random) {

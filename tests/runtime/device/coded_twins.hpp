@@ -5,14 +5,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "contract/reduce_case.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/values.hpp"
-#include "support/gpu/tensor_place.hpp"
 
 /// Reductions through codecs on a GPU, compared with the same ones on the CPU.
 namespace kolo::test {
@@ -20,13 +18,6 @@ namespace kolo::test {
 inline const std::array kTestedCodecs{Compression::int8(), Compression::one_bit(),
                                       Compression::top_k(0.01), Compression::top_k(0.5),
                                       Compression::random_k(0.02)};
-
-inline Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
-  TensorPlace* const place = std::exchange(tensor_place, nullptr);
-  Tensor tensor(dtype, std::move(shape));
-  tensor_place = place;
-  return tensor;
-}
 
 inline float* floats_of(const Tensor& tensor) { return static_cast<float*>(tensor.view().data); }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -27,13 +26,6 @@ constexpr std::int64_t kCounts[] = {0, 5, 127};  // as EveryWorldTest's kSizes
 #else
 constexpr std::int64_t kCounts[] = {0, 1, 5, 127, 3001};
 #endif
-
-Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
-  TensorPlace* const place = std::exchange(tensor_place, nullptr);
-  Tensor tensor(dtype, std::move(shape));
-  tensor_place = place;
-  return tensor;
-}
 
 /// The same tensor on the CPU and on the GPU.
 struct Twin {

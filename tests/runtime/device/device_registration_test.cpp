@@ -17,22 +17,13 @@
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/becomes_true.hpp"
 
 namespace kolo::test::device_registration_test {
 
 using namespace std::chrono_literals;
 
 int live(const FakeRegistrations::Count& count) { return count.made - count.ended; }
-
-/// Waits for an asynchronous condition, for at most half a minute.
-bool becomes_true(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + 30s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 /// Reduces two tensors in staging memory.
 void reduce_packed(GpuProgram& program, ProcessSet& set, std::size_t count) {

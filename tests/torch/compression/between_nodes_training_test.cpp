@@ -170,7 +170,7 @@ TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
     before.run(0, 3);
     before.optimizer().save(folder_.path());
     for (int ranks = 1; ranks < size(); ++ranks) {
-      ProcessSet& set = first(ranks);
+      ProcessSet& set = sets_.first(ranks);
       if (set.included()) {
         LinearTraining after(between_nodes(Compression::top_k(0.3), op), LinearTraining::shapes(),
                              set);

@@ -83,7 +83,7 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
     before.run(0, 3);
     before.optimizer().save(folder_.path());
     for (int ranks = 1; ranks < size(); ++ranks) {
-      expect_arrives_on(first(ranks), size(), before.given());
+      expect_arrives_on(sets_.first(ranks), size(), before.given());
       barrier();
     }
     if (size() < 3) continue;
@@ -92,7 +92,7 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
     for (const int r : {0, 1}) {
       for (int step = 0; step < 3; ++step) LinearTraining::add_gradients(given, step, r);
     }
-    if (ProcessSet& two = first(2); two.included()) {
+    if (ProcessSet& two = sets_.first(2); two.included()) {
       LinearTraining pair(options, LinearTraining::shapes(), two);
       pair.run(0, 3);
       pair.optimizer().save(folder_.path());

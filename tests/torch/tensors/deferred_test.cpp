@@ -65,15 +65,6 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Parameters without duplicates: LibTorch lists tied ones twice.
-Parameters parameters_of(const torch::nn::Module& model) {
-  Parameters parameters;
-  for (const auto& item : model.named_parameters()) {
-    if (item.key() != "tied") parameters.push_back(item.value());
-  }
-  return parameters;
-}
-
 at::Tensor random_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
 void expect_same(const Net& model, const Net& expected, const char* what) {
@@ -136,11 +127,11 @@ TEST_F(DeferredTest, Models_AreThoseOfAnOrdinaryConstruction) {
     Net model = deferred<Net>();
     EXPECT_TRUE(torch::equal(random_state(), state));
     EXPECT_TRUE(model->tied.is_same(model->input->weight));
-    torch::optim::AdamW inner(parameters_of(*model), 1e-3);
+    torch::optim::AdamW inner(distinct_parameters(*model), 1e-3);
     DistributedOptimizer optimizer(inner, *model, options(shard));
     expect_same(model, expected, name_of(shard).data());
     barrier();
-    torch::optim::AdamW expected_inner(parameters_of(*expected), 1e-3);
+    torch::optim::AdamW expected_inner(distinct_parameters(*expected), 1e-3);
     DistributedOptimizer expected_optimizer(expected_inner, *expected, options(shard));
     EXPECT_TRUE(torch::equal(trained(model, optimizer), trained(expected, expected_optimizer)))
         << name_of(shard);
@@ -161,7 +152,7 @@ TEST_F(DeferredTest, RanksWithOtherSeeds_GetTheFirstRanksValues) {
     torch::manual_seed(std::uint64_t(rank()));
     auto model = deferred<NetImpl>();
     EXPECT_TRUE(torch::equal(random_state(), state));
-    torch::optim::SGD inner(parameters_of(*model), 1e-3);
+    torch::optim::SGD inner(distinct_parameters(*model), 1e-3);
     const DistributedOptimizer optimizer(inner, *model, options(shard));
     for (const auto& item : model->named_parameters()) {
       EXPECT_TRUE(torch::equal(item.value(), of_source->named_parameters()[item.key()]))
@@ -229,7 +220,7 @@ TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
     if (rank() != 1 && rank() != 2) continue;
     DistributedOptimizer::Options own = options(shard);
     own.process_set = &rest;
-    torch::optim::SGD inner(parameters_of(*model), 1e-3);
+    torch::optim::SGD inner(distinct_parameters(*model), 1e-3);
     expect_contains(
         text_thrown_by<InvalidArgument>([&] { DistributedOptimizer(inner, *model, own); }),
         "a set with the first rank of the node");
