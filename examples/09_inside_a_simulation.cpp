@@ -72,7 +72,7 @@ std::vector<flame::State> react_by(torch::nn::Sequential& network,
 }
 
 /// Copies the weights of the first trainer to all ranks of the program.
-void hand_over_weights(torch::nn::Sequential& network, const Split& split) {
+void broadcast_weights(torch::nn::Sequential& network, const Split& split) {
   const at::NoGradGuard no_grad;
   at::Tensor weights = torch::nn::utils::parameters_to_vector(network->parameters());
   MPI_Bcast(weights.data_ptr<float>(), static_cast<int>(weights.numel()), MPI_FLOAT, split.solvers,
@@ -111,7 +111,7 @@ void solve(const Split& split) {
                  MPI_COMM_WORLD);
       }
     }
-    hand_over_weights(network, split);
+    broadcast_weights(network, split);
     const double error = largest(relative_error(react_by(network, samples[0]), samples[1]), split);
     if (split.world_rank == 0 && round % 8 == 7) {
       std::printf("round %2d: the network's reaction is off by %.1f %%\n", round + 1, 100 * error);
@@ -165,7 +165,7 @@ void train(const Split& split) {
       loss.backward();
       optimizer.step();
     }
-    hand_over_weights(network, split);
+    broadcast_weights(network, split);
   }
 }
 

@@ -35,7 +35,7 @@ Task allgather_hierarchical(CollectiveCall call) {
   NodeGroups groups(call);
   const std::vector<Range> blocks = ranges_of(call.counts);
   const std::vector<Range> of_peers = groups.of_peers<Range>(blocks);
-  const bool is_direct = groups.count() <= kMostDirectRanks;
+  const bool is_direct = groups.count() <= kMaxDirectRanks;
   co_await (is_direct ? allgather_pairwise_pieces : allgather_ring_pieces)(groups.across(call),
                                                                            of_peers);
 

@@ -71,8 +71,8 @@ Task allreduce_converted(CollectiveCall call) {
   exchange.dtype = wire;
   exchange.input = exchange.output = scratch.data();
   scratch.set_in_use(true);
-  co_await (call.communicator->size() <= kMostDirectRanks ? allreduce_direct
-                                                          : allreduce_ring)(exchange);
+  co_await (call.communicator->size() <= kMaxDirectRanks ? allreduce_direct
+                                                         : allreduce_ring)(exchange);
   scratch.set_in_use(false);
   for (std::size_t begin = 0; begin < call.count; begin += step) {
     compressor.decompress(call.dtype, scratch.data() + begin * size_of(wire),

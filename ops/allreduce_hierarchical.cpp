@@ -46,7 +46,7 @@ Task allreduce_hierarchical(CollectiveCall call) {
   exchange.input = exchange.output = piece;
   exchange.count = own.length;
   exchange.reduction = with_scales(call.reduction, 1.0, call.reduction.postscale);
-  co_await (groups.count() <= kMostDirectRanks ? allreduce_direct : allreduce_ring)(exchange);
+  co_await (groups.count() <= kMaxDirectRanks ? allreduce_direct : allreduce_ring)(exchange);
 
   CollectiveCall gather = groups.inside(call);
   gather.input = piece;

@@ -41,7 +41,7 @@ class BlockExchange {
         rank_(window_.rank()),
         slots_(window_, call.segment_bytes,
                {.count = kAlltoallSlots,
-                .least_bytes = Shares::least_slot_bytes(ranks()),
+                .min_bytes = Shares::min_slot_bytes(ranks()),
                 .header_bytes = header_bytes()},
                "all-to-all"),
         shares_(ranges_of(call.send_counts), size_of(call.dtype), slots_.bytes()),

@@ -30,7 +30,7 @@ class BlockPlaces {
   explicit BlockPlaces(const CollectiveCall& call)
       : slots_(*call.window, kLineBytes,
                {.count = 1,
-                .least_bytes =
+                .min_bytes =
                     segment_count(call.send_counts.size() * sizeof(std::uint64_t), kLineBytes) *
                     kLineBytes},
                "all-to-all") {}

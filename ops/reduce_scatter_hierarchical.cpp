@@ -50,8 +50,8 @@ Task reduce_scatter_hierarchical(CollectiveCall call) {
   exchange.counts = counts;
   exchange.reduction = with_scales(call.reduction, 1.0, call.reduction.postscale);
   scratch.set_in_use(true);
-  co_await (groups.count() <= kMostDirectRanks ? reduce_scatter_direct
-                                               : reduce_scatter_ring)(exchange);
+  co_await (groups.count() <= kMaxDirectRanks ? reduce_scatter_direct
+                                              : reduce_scatter_ring)(exchange);
   scratch.set_in_use(false);
 }
 

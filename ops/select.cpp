@@ -27,7 +27,7 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
 constexpr std::size_t kSmallWindowBytes = std::size_t{8} << 10;
 // Below this size only the number of steps counts, and messages alone take fewer than messages and
 // two passes through memory.
-constexpr std::size_t kLeastBytesForNodes = std::size_t{2} << 10;
+constexpr std::size_t kMinBytesForNodes = std::size_t{2} << 10;
 // Pieces shorter than this are sent faster than a ring's many steps take.
 constexpr std::size_t kShortPieceBytes = std::size_t{16} << 10;
 
@@ -39,7 +39,7 @@ std::string_view choose_in_node(const Situation& situation) {
 }
 
 std::string_view choose_by_messages(const Situation& situation) {
-  const bool has_few_ranks = situation.size <= kMostDirectRanks;
+  const bool has_few_ranks = situation.size <= kMaxDirectRanks;
   const bool is_short =
       situation.bytes / static_cast<std::size_t>(situation.size) < kShortPieceBytes;
   switch (situation.collective) {
@@ -67,8 +67,8 @@ std::string_view choose(const Situation& situation) {
   }
   if (situation.shares_output) return kHierarchical;
   if (situation.has_window) return choose_in_node(situation);
-  const bool has_form_for_nodes = situation.collective != Collective::AllToAll;
-  if (situation.has_nodes && has_form_for_nodes && situation.bytes >= kLeastBytesForNodes) {
+  const bool has_node_algorithm = situation.collective != Collective::AllToAll;
+  if (situation.has_nodes && has_node_algorithm && situation.bytes >= kMinBytesForNodes) {
     return kHierarchical;
   }
   return choose_by_messages(situation);

@@ -11,7 +11,7 @@ namespace kolo::ops {
 /// Up to this many ranks, direct and pairwise exchange are preferred to a ring: they send as few
 /// bytes in fewer steps, and direct ones combine in rank order. With more ranks, so many concurrent
 /// pairs slow each other down.
-inline constexpr int kMostDirectRanks = 16;
+inline constexpr int kMaxDirectRanks = 16;
 
 /// The facts that determine the choice of an algorithm; the same on every rank of a call.
 struct Situation {

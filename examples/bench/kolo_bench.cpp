@@ -118,20 +118,20 @@ int measure(const bench::Options& options, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   examples::open_standard_streams();
-  const bool is_rank_of_others = kolo::comm::find_launcher() && bench::controller_socket().empty();
+  const bool is_under_mpirun = kolo::comm::find_launcher() && bench::controller_socket().empty();
   std::optional<Mpi> mpi;
-  if (is_rank_of_others) mpi.emplace();
-  const bool speaks = !mpi || mpi->is_first();
+  if (is_under_mpirun) mpi.emplace();
+  const bool prints = !mpi || mpi->is_first();
   try {
     const auto parsed = bench::parse_options(argc, argv);
     if (const auto* exit = std::get_if<examples::Exit>(&parsed)) {
-      return examples::leave(*exit, speaks);
+      return examples::leave(*exit, prints);
     }
     const auto& options = std::get<bench::Options>(parsed);
     if (options.mode == bench::Mode::PrintConfig)
-      return examples::leave({0, bench::config_table()}, speaks);
+      return examples::leave({0, bench::config_table()}, prints);
     if (options.mode == bench::Mode::SelfCheck) {
-      if (speaks) bench::check_self(options.ranks_to_start());
+      if (prints) bench::check_self(options.ranks_to_start());
       return 0;
     }
     return mpi ? run_among_ranks(options, *mpi) : measure(options, argc, argv);

@@ -16,15 +16,15 @@ namespace {
 
 using kolo::DType;
 
-constexpr int kMostIterations = 200;
-constexpr std::size_t kBytesInABlock = std::size_t{16} << 20;
+constexpr int kMaxIterations = 200;
+constexpr std::size_t kBytesPerBlock = std::size_t{16} << 20;
 // On a GPU, launch latency is hidden for all calls of a block but the first, so blocks are long.
-constexpr int kLeastOnGpu = 20;
-constexpr std::size_t kBytesInABlockOnGpu = std::size_t{4} << 30;
+constexpr int kMinIterationsOnGpu = 20;
+constexpr std::size_t kBytesPerBlockOnGpu = std::size_t{4} << 30;
 constexpr const char* kGradients = "gradients";
 constexpr const char* kMpi = "mpi";
 constexpr const char* kNccl = "nccl";
-constexpr int kMany = 1'000'000;
+constexpr int kMaxCount = 1'000'000;
 
 constexpr const char* kDescription =
     "Measures collectives by size and algorithm, or the reduction of a model's gradients.\n\n"
@@ -88,7 +88,7 @@ std::string find_mistake_in_type(const Options& options) {
   if (options.is_on_gpu() && is_reduction(options.operation) && options.dtype == DType::Int16) {
     return "--dtype int16: NCCL cannot reduce it, so Kolo cannot on GPUs";
   }
-  if (options.baseline == kMpi && !mpi_can_do(options.operation, options.dtype)) {
+  if (options.baseline == kMpi && !mpi_supports(options.operation, options.dtype)) {
     return "--dtype " + std::string(kolo::name_of(options.dtype)) +
            ": MPI cannot reduce it, so there is no baseline";
   }
@@ -135,7 +135,7 @@ std::string find_mistake(const Options& options) {
   return options.is_gradients() ? "" : find_mistake_in_sizes(options);
 }
 
-void add_what(CLI::App& app, Options& options, std::string& what) {
+void add_workload_options(CLI::App& app, Options& options, std::string& what) {
   app.add_option("collective", what, "what to measure (default allreduce)")
       ->check(CLI::IsMember(operation_names()))
       ->type_name("NAME");
@@ -159,7 +159,7 @@ void add_what(CLI::App& app, Options& options, std::string& what) {
       ->type_name("NAME");
 }
 
-void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
+void add_method_options(CLI::App& app, Options& options, bool& wants_in_place) {
   app.add_option("--algorithm", options.algorithms,
                  "what to measure: names of algorithms, all algorithms (all), or the public calls "
                  "(kolo); for gradients tensors, buckets, copied_buckets, group. Default: the "
@@ -185,15 +185,15 @@ void add_how(CLI::App& app, Options& options, bool& wants_in_place) {
          "--iterations", options.iterations,
          "calls in a block. Default: as many as move 16 MB, at most 200; on GPUs 4 GB, 20 to "
          "200")
-      ->check(CLI::Range(1, kMany));
+      ->check(CLI::Range(1, kMaxCount));
   app.add_option("--warmup", options.warmup, "rounds at the start, not counted (default 2)")
-      ->check(CLI::Range(0, kMany));
+      ->check(CLI::Range(0, kMaxCount));
   app.add_option("--rounds", options.rounds,
                  "rounds, each of one block of every case; odd (default 15)")
-      ->check(CLI::Range(1, kMany));
+      ->check(CLI::Range(1, kMaxCount));
 }
 
-void add_where(CLI::App& app, Options& options) {
+void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--np", options.np, "ranks to start, if not under mpirun (default 2)")
       ->check(CLI::Range(1, 4096));
   examples::add_device_option(app, options.device);
@@ -220,9 +220,9 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
   std::string what = "allreduce";
   bool wants_in_place = false;
   CLI::App app(kDescription, "kolo-bench");
-  add_what(app, options, what);
-  add_how(app, options, wants_in_place);
-  add_where(app, options);
+  add_workload_options(app, options, what);
+  add_method_options(app, options, wants_in_place);
+  add_run_options(app, options);
   if (const auto exit = examples::parse_command_line(app, argc, argv)) return *exit;
 
   options.in_place = wants_in_place || !options.out_of_place;
@@ -258,9 +258,9 @@ int iterations_of(const Options& options, std::size_t bytes) {
   if (options.iterations > 0) return options.iterations;
   if (options.is_on_gpu()) {
     return static_cast<int>(
-        std::clamp<std::size_t>(kBytesInABlockOnGpu / bytes, kLeastOnGpu, kMostIterations));
+        std::clamp<std::size_t>(kBytesPerBlockOnGpu / bytes, kMinIterationsOnGpu, kMaxIterations));
   }
-  return static_cast<int>(std::clamp<std::size_t>(kBytesInABlock / bytes, 1, kMostIterations));
+  return static_cast<int>(std::clamp<std::size_t>(kBytesPerBlock / bytes, 1, kMaxIterations));
 }
 
 }  // namespace bench

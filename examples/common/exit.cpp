@@ -23,8 +23,8 @@ std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* cons
   return std::nullopt;
 }
 
-int leave(const Exit& exit, bool speaks) {
-  if (speaks) std::fputs(exit.text.c_str(), exit.code == 0 ? stdout : stderr);
+int leave(const Exit& exit, bool prints) {
+  if (prints) std::fputs(exit.text.c_str(), exit.code == 0 ? stdout : stderr);
   return exit.code;
 }
 

@@ -17,7 +17,7 @@ struct Exit {
 /// an error.
 std::optional<Exit> parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
-/// Prints the text of `exit` on the one rank that `speaks`, and returns its code.
-int leave(const Exit& exit, bool speaks);
+/// Prints the text of `exit` on the one rank that `prints`, and returns its code.
+int leave(const Exit& exit, bool prints);
 
 }  // namespace examples

@@ -5,7 +5,7 @@
 namespace compare {
 namespace {
 
-constexpr int kMostBlocks = 1024;  // of the largest model
+constexpr int kMaxBlocks = 1024;   // of the largest model
 constexpr int kFastestGrowth = 4;  // of the search, so that no guess takes all memory
 
 }  // namespace
@@ -13,7 +13,7 @@ constexpr int kFastestGrowth = 4;  // of the search, so that no guess takes all 
 Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::size_t budget) {
   const auto allowed = static_cast<double>(budget);
   Largest largest;
-  int too_large = kMostBlocks + 1;
+  int too_large = kMaxBlocks + 1;
   double last_bytes = 0;
   int last_blocks = 0;
   int blocks = 1;
@@ -31,7 +31,7 @@ Largest find_largest(const std::function<MemoryUse(int blocks)>& measure, std::s
     last_bytes = bytes;
     last_blocks = blocks;
     const int highest = std::min(too_large - 1, kFastestGrowth * std::max(largest.blocks, 1));
-    blocks = std::clamp(static_cast<int>(std::floor(std::min<double>(guess, kMostBlocks))),
+    blocks = std::clamp(static_cast<int>(std::floor(std::min<double>(guess, kMaxBlocks))),
                         largest.blocks + 1, std::max(highest, largest.blocks + 1));
   }
   return largest;

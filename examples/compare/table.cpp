@@ -9,7 +9,7 @@ namespace {
 using examples::formatted;
 using Json = nlohmann::ordered_json;
 
-constexpr double kLessMemory = 0.55;
+constexpr double kRequiredSaving = 0.55;
 constexpr double kLargerModels = 1.7;
 
 double number(const Json& object, const char* key) { return object[key].get<double>(); }
@@ -35,8 +35,8 @@ std::string claims(const Json& mode) {
   const double less = 1 - number(mode, "memory_to_none");
   const double larger = number(mode, "largest_to_none");
   return formatted("  %s: %.0f %% less memory (at least %.0f %%: %s), ",
-                   mode["shard"].get<std::string>().c_str(), 100 * less, 100 * kLessMemory,
-                   answer(less >= kLessMemory)) +
+                   mode["shard"].get<std::string>().c_str(), 100 * less, 100 * kRequiredSaving,
+                   answer(less >= kRequiredSaving)) +
          formatted("%.3f of the time (no slower: %s), ", number(mode, "ratio_to_none"),
                    is_no_slower(mode)) +
          formatted("models %.2f times as large (at least %.1f: %s)\n", larger, kLargerModels,

@@ -17,7 +17,7 @@ double count_of(const std::vector<std::int64_t>& shape) {
 }
 
 /// In an all-reduce a rank sends (n-1)/n of the tensor to reduce it, and as much to gather the sum.
-double twice_a_share(double bytes, int ranks) { return 2 * bytes * (ranks - 1) / ranks; }
+double allreduce_bytes(double bytes, int ranks) { return 2 * bytes * (ranks - 1) / ranks; }
 
 double count_of(const Shapes& gradients) {
   double count = 0;
@@ -33,11 +33,11 @@ Case dense(std::string name, kolo::Compression compression, double bytes_of_elem
                         .error_feedback = error_feedback,
                         .shard = kolo::Shard::None},
           .bytes = [=](const Shapes& gradients, int ranks) {
-            return twice_a_share(count_of(gradients) * bytes_of_element, ranks);
+            return allreduce_bytes(count_of(gradients) * bytes_of_element, ranks);
           }};
 }
 
-constexpr double kPlaced = kFloat + 2;  // bytes of a value with its place
+constexpr double kBytesPerPlacedValue = kFloat + 2;  // the value and its place
 
 /// A case that sends `bytes_of_element` bytes for each element of a fraction. Ranks send different
 /// elements, and the sum contains all of these, with their places.
@@ -45,8 +45,8 @@ Case sparse(std::string name, kolo::Compression compression, double bytes_of_ele
             double fraction, bool error_feedback) {
   Case one = dense(std::move(name), std::move(compression), bytes_of_element, error_feedback);
   one.bytes = [=](const Shapes& gradients, int ranks) {
-    const double both = bytes_of_element + ranks * kPlaced;
-    return twice_a_share(count_of(gradients) * fraction * both / 2, ranks);
+    const double both = bytes_of_element + ranks * kBytesPerPlacedValue;
+    return allreduce_bytes(count_of(gradients) * fraction * both / 2, ranks);
   };
   return one;
 }
@@ -61,7 +61,7 @@ double bytes_of_power_sgd(const kolo::PowerSgdOptions& options, const Shapes& gr
     const bool is_compressed = shape.size() > 1 && count >= options.min_compression_rate * factors;
     sent += is_compressed ? factors : count;
   }
-  return twice_a_share(sent * kFloat, ranks);
+  return allreduce_bytes(sent * kFloat, ranks);
 }
 
 Case power_sgd(std::string name, const Settings& settings, bool error_feedback) {
@@ -90,8 +90,8 @@ std::vector<Case> all_cases(const Settings& settings) {
     cases.push_back(dense("int8" + suffix, Compression::int8(), kInt8, feedback));
     cases.push_back(power_sgd("power_sgd" + suffix, settings, feedback));
     cases.push_back(dense("one_bit" + suffix, Compression::one_bit(), kOneBit, feedback));
-    cases.push_back(
-        sparse("top_k" + suffix, Compression::top_k(fraction), kPlaced, fraction, feedback));
+    cases.push_back(sparse("top_k" + suffix, Compression::top_k(fraction), kBytesPerPlacedValue,
+                           fraction, feedback));
     cases.push_back(
         sparse("random_k" + suffix, Compression::random_k(fraction), kFloat, fraction, feedback));
   }

@@ -8,9 +8,9 @@ namespace drawn {
 namespace {
 
 /// SplitMix64: the same numbers with every standard library, and good ones after any seed.
-class Chance {
+class SplitMix64 {
  public:
-  explicit Chance(std::uint64_t seed) : state_(seed) {}
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t next() {
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
@@ -77,24 +77,24 @@ double distance_to_sign(Point point, unsigned lit) {
 }  // namespace
 
 int sign_of(Alphabet alphabet, std::uint64_t number) {
-  return static_cast<int>(Chance(number).next() % lit_segments(alphabet).size());
+  return static_cast<int>(SplitMix64(number).next() % lit_segments(alphabet).size());
 }
 
 void draw(Alphabet alphabet, std::uint64_t number, std::span<float, kPixels> pixels) {
-  Chance chance(number);
+  SplitMix64 random(number);
   const std::span<const unsigned> lit_in_signs = lit_segments(alphabet);
-  const unsigned lit = lit_in_signs[chance.next() % lit_in_signs.size()];
-  const Point center{chance.between(11, 17), chance.between(12, 16)};
-  const double scale = chance.between(7, 10);  // pixels of one length of a segment
-  const double slant = chance.between(-0.3, 0.3);
-  const double half_width = chance.between(0.08, 0.2);
-  const double noise = chance.between(0.1, 0.4);
+  const unsigned lit = lit_in_signs[random.next() % lit_in_signs.size()];
+  const Point center{random.between(11, 17), random.between(12, 16)};
+  const double scale = random.between(7, 10);  // pixels of one length of a segment
+  const double slant = random.between(-0.3, 0.3);
+  const double half_width = random.between(0.08, 0.2);
+  const double noise = random.between(0.1, 0.4);
   for (int row = 0; row < kSide; ++row) {
     for (int column = 0; column < kSide; ++column) {
       const double y = (row - center.y) / scale;
       const double x = (column - center.x) / scale + slant * y;
       const double edge = (distance_to_sign({x, y}, lit) - half_width) * scale;  // pixels
-      const double value = std::clamp(0.8 - edge, 0.0, 0.8) + chance.between(-noise, noise);
+      const double value = std::clamp(0.8 - edge, 0.0, 0.8) + random.between(-noise, noise);
       pixels[static_cast<std::size_t>(row) * kSide + static_cast<std::size_t>(column)] =
           static_cast<float>(std::clamp(value, 0.0, 1.0));
     }

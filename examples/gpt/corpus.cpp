@@ -69,10 +69,10 @@ std::string read_file(const fs::path& file) {
   return text;
 }
 
-void require_length(const std::string& text, const char* part, std::size_t least_bytes) {
-  if (text.size() >= least_bytes) return;
+void require_length(const std::string& text, const char* part, std::size_t min_bytes) {
+  if (text.size() >= min_bytes) return;
   throw std::runtime_error("the text is too short: " + std::to_string(text.size()) + " bytes to " +
-                           part + ", but the context needs " + std::to_string(least_bytes) +
+                           part + ", but the context needs " + std::to_string(min_bytes) +
                            "; give more text or a shorter --context");
 }
 
@@ -106,7 +106,7 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& paths) {
   return files;
 }
 
-Corpus load_corpus(const std::vector<fs::path>& files, std::size_t least_bytes) {
+Corpus load_corpus(const std::vector<fs::path>& files, std::size_t min_bytes) {
   std::string text;
   std::vector<std::size_t> begins;  // of files in `text`
   for (const fs::path& file : files) {
@@ -122,8 +122,8 @@ Corpus load_corpus(const std::vector<fs::path>& files, std::size_t least_bytes) 
                 .held_out = text.substr(cut),
                 .training_files = files.size() - held_out_files,
                 .held_out_files = held_out_files};
-  require_length(corpus.training, "train on", least_bytes);
-  require_length(corpus.held_out, "hold out", least_bytes);
+  require_length(corpus.training, "train on", min_bytes);
+  require_length(corpus.held_out, "hold out", min_bytes);
   return corpus;
 }
 

@@ -28,7 +28,7 @@ std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem:
 /// Reads the files and holds out the last tenth of their joined text, from the first file that
 /// begins in it: files of one folder resemble one another, and at most one folder is split. If no
 /// file begins in the last tenth, it is cut off the last file. Throws std::runtime_error, naming
-/// the file, if one cannot be read or is empty, and if either part has fewer than `least_bytes`.
-Corpus load_corpus(const std::vector<std::filesystem::path>& files, std::size_t least_bytes);
+/// the file, if one cannot be read or is empty, and if either part has fewer than `min_bytes`.
+Corpus load_corpus(const std::vector<std::filesystem::path>& files, std::size_t min_bytes);
 
 }  // namespace gpt

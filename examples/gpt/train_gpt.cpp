@@ -208,8 +208,8 @@ int train(const gpt::Options& options, Files files) {
   kolo::broadcast_parameters(*model, /*root=*/0);
   kolo::DistributedOptimizer optimizer(*adamw, *model, distribution(options));
 
-  const bool speaks = kolo::rank() == 0;
-  if (speaks) print_task(options, files, examples::count_parameters(*model));
+  const bool prints = kolo::rank() == 0;
+  if (prints) print_task(options, files, examples::count_parameters(*model));
   const std::optional<int> first_step = load_on_all_ranks(optimizer, options, files.corpus);
   if (!first_step) return kWrongInput;
   const gpt::TrainingResult training =
@@ -217,12 +217,12 @@ int train(const gpt::Options& options, Files files) {
   if (!options.export_file.empty()) optimizer.save_full_state(options.export_file);
   const gpt::Report report = judge(model, options, files, *first_step, training);
   show_sample(model, options, files.corpus);
-  if (speaks) {
+  if (prints) {
     gpt::print(std::cout, report);
     if (files.json) files.json->write(gpt::to_json(report));
   }
   if (!report.different_ranks.empty()) return 1;
-  return speaks ? check_requirement(options, report) : 0;
+  return prints ? check_requirement(options, report) : 0;
 }
 
 int measure_efficiency(const gpt::Options& options, Files files) {

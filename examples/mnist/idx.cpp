@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::size_t kMagicBytes = 4;
 constexpr std::size_t kExtentBytes = 4;
-constexpr int kMostDimensions = 4;
-constexpr std::int64_t kMostValues = std::int64_t{1} << 32;
+constexpr int kMaxDimensions = 4;
+constexpr std::int64_t kMaxValues = std::int64_t{1} << 32;
 
 [[noreturn]] void reject(const std::string& why) { throw std::runtime_error(why); }
 
@@ -26,7 +26,7 @@ int parse_magic(const std::vector<std::uint8_t>& bytes) {
   if (is_gzip) reject("it is compressed. Unpack it with gunzip -k first.");
   if (bytes.size() < kMagicBytes || bytes[0] != 0 || bytes[1] != 0) reject("it is not an IDX file");
   if (bytes[2] != kUnsignedByte) reject("its values are not unsigned bytes");
-  if (bytes[3] == 0 || bytes[3] > kMostDimensions) {
+  if (bytes[3] == 0 || bytes[3] > kMaxDimensions) {
     reject("it has " + std::to_string(bytes[3]) + " dimensions, expected 1 to 4");
   }
   return bytes[3];
@@ -42,7 +42,7 @@ std::vector<std::int64_t> parse_shape(const std::vector<std::uint8_t>& bytes, in
     std::int64_t extent = 0;
     for (std::size_t k = 0; k < kExtentBytes; ++k) extent = extent * 256 + *next++;
     shape.push_back(extent);
-    if (extent > 0 && most > kMostValues / extent) reject("it claims to be too large");
+    if (extent > 0 && most > kMaxValues / extent) reject("it claims to be too large");
     if (extent > 0) most *= extent;
   }
   return shape;

@@ -29,7 +29,7 @@ std::optional<Cause> find_signal(const char* text) {
   return Cause{.text = std::string("rank ") + rank.data() + " on node " + where +
                        " ended by signal " + signal.data() + " (" + ::strsignal(number) + ")",
                .node = where,
-               .may_be_node = number == SIGKILL || number == SIGBUS};
+               .may_be_node_failure = number == SIGKILL || number == SIGBUS};
 }
 
 std::optional<Cause> find_exit(const char* text) {
@@ -52,15 +52,16 @@ std::optional<Cause> find_failed_start(const char* text) {
   const std::string where = node.data();
   return Cause{.text = "the program could not be started on node " + where,
                .node = where,
-               .may_be_node = true};
+               .may_be_node_failure = true};
 }
 
 std::optional<Cause> find_lost_daemon(const char* text) {
   Name node{};
   if (std::sscanf(text, "Remote daemon: %*s on node %255s", node.data()) != 1) return std::nullopt;
   const std::string where = node.data();
-  return Cause{
-      .text = "the connection to node " + where + " was lost", .node = where, .may_be_node = true};
+  return Cause{.text = "the connection to node " + where + " was lost",
+               .node = where,
+               .may_be_node_failure = true};
 }
 
 struct Message {

@@ -12,7 +12,7 @@ struct Cause {
   std::string node;  ///< where it happened; empty: unknown
   /// Whether the machine rather than the program may be to blame: the node does not answer or
   /// cannot start the program, or a rank there ended by SIGKILL or SIGBUS.
-  bool may_be_node = false;
+  bool may_be_node_failure = false;
 };
 
 /// Parses the standard error of Open MPI's mpirun for the first cause that it gives: later failures

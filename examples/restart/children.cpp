@@ -15,11 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTimeToDie = 10s;  // after SIGKILL
+constexpr auto kKillTimeout = 10s;  // after SIGKILL
 constexpr auto kPause = 10ms;
 
 /// SIGPIPE is included so that the job does not end when the reader of its log does.
-std::vector<int> signals_to_take() {
+std::vector<int> handled_signals() {
   ::signal(SIGCHLD, SIG_DFL);  // if our parent ignored it, the kernel would reap children
   std::vector<int> signals{SIGCHLD, SIGPIPE};
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
@@ -35,7 +35,7 @@ std::vector<int> signals_to_take() {
 bool Signal::ends() const { return number != SIGUSR1 && number != SIGUSR2; }
 
 Children::Children()
-    : signals_(signals_to_take()), nothing_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
+    : signals_(handled_signals()), nothing_(::open("/dev/null", O_RDWR | O_CLOEXEC)) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -78,7 +78,7 @@ std::optional<int> Children::status_of(pid_t child) const {
   return found == endings_.end() ? std::nullopt : found->second;
 }
 
-std::optional<Signal> Children::take_signal() {
+std::optional<Signal> Children::next_signal() {
   if (arrived_.empty()) return std::nullopt;
   const Signal signal = arrived_.front();
   arrived_.erase(arrived_.begin());
@@ -91,9 +91,9 @@ std::vector<pid_t> Children::end_all(milliseconds grace) {
     ::kill(process, SIGTERM);
     ::kill(process, SIGCONT);  // a stopped process would not notice
   }
-  const Clock::time_point patience_ends = Clock::now() + grace;
-  while (!left.empty() && Clock::now() < patience_ends + kTimeToDie) {
-    if (Clock::now() >= patience_ends) {
+  const Clock::time_point grace_ends = Clock::now() + grace;
+  while (!left.empty() && Clock::now() < grace_ends + kKillTimeout) {
+    if (Clock::now() >= grace_ends) {
       for (const pid_t process : left) ::kill(process, SIGKILL);
     }
     wait(kPause);

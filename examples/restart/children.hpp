@@ -47,7 +47,7 @@ class Children {
   /// How a child ended, as a status of waitpid(); empty while it runs.
   std::optional<int> status_of(pid_t child) const;
   /// The next signal that has arrived.
-  std::optional<Signal> take_signal();
+  std::optional<Signal> next_signal();
   /// The first signal that has asked this program to end; 0: none.
   int end_signal() const { return end_signal_; }
 

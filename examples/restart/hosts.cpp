@@ -11,14 +11,14 @@
 namespace restart {
 namespace {
 
-constexpr int kMostSlots = 1'000'000;
+constexpr int kMaxSlots = 1'000'000;
 
 int parse_slots(std::string_view text, std::string_view whole) {
   int slots = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slots);
-  if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kMostSlots) {
+  if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kMaxSlots) {
     throw std::invalid_argument("'" + std::string(whole) + "' has no number of slots from 1 to " +
-                                std::to_string(kMostSlots));
+                                std::to_string(kMaxSlots));
   }
   return slots;
 }
@@ -44,7 +44,7 @@ void add(std::vector<Host>& hosts, const Host& host) {
   } else {
     known->slots += host.slots;
   }
-  if (count_slots(hosts) > kMostSlots) throw std::invalid_argument("the hosts have too many slots");
+  if (count_slots(hosts) > kMaxSlots) throw std::invalid_argument("the hosts have too many slots");
 }
 
 /// Parses a line without its comment; false if nothing is left.

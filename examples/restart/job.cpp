@@ -14,11 +14,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr milliseconds kForever{-1};
-constexpr auto kTimeToVanish = 500ms;  // for ranks to end after mpirun
-constexpr auto kLook = 10ms;
+constexpr auto kRankExitTimeout = 500ms;  // for ranks to end after mpirun
+constexpr auto kPollInterval = 10ms;
 
 /// mpirun ends a job only on SIGINT and SIGTERM.
-int as_mpirun_takes_it(int signal) {
+int mpirun_signal_for(int signal) {
   return signal == SIGHUP || signal == SIGQUIT ? SIGTERM : signal;
 }
 
@@ -35,12 +35,12 @@ class Job {
       std::vector<pollfd> watched = relay_.watched();
       children_.wait(watched, patience());
       relay_.move(watched);
-      pass_signals_on();
+      forward_signals();
       if (relay_.finder().is_aborted()) set_deadline();
       if (killing_at_ && Clock::now() >= *killing_at_) kill();
     }
     const int status = *children_.status_of(mpirun_);
-    end_what_is_left();
+    end_remaining_ranks();
     relay_.finish();
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     return {.code = signal != 0 ? 128 + signal : WEXITSTATUS(status),
@@ -66,21 +66,23 @@ class Job {
     return std::max(left, milliseconds(0));
   }
 
-  void pass_signals_on() {
-    while (const auto signal = children_.take_signal()) {
+  void forward_signals() {
+    while (const auto signal = children_.next_signal()) {
       if (signal->ends()) set_deadline();
       // If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C, on
       // which it abandons its ranks.
       const bool is_there = !signal->is_from_terminal && !children_.status_of(mpirun_);
-      if (is_there) ::kill(mpirun_, as_mpirun_takes_it(signal->number));
+      if (is_there) ::kill(mpirun_, mpirun_signal_for(signal->number));
     }
   }
 
   /// Ends the ranks that mpirun did not end, or could not since it was killed.
-  void end_what_is_left() {
-    const Clock::time_point end = Clock::now() + kTimeToVanish;
+  void end_remaining_ranks() {
+    const Clock::time_point end = Clock::now() + kRankExitTimeout;
     std::size_t count = 0;
-    while ((count = find_descendants().size()) > 0 && Clock::now() < end) children_.wait(kLook);
+    while ((count = find_descendants().size()) > 0 && Clock::now() < end) {
+      children_.wait(kPollInterval);
+    }
     if (count == 0) return;
     say("ends " + std::to_string(count) +
         (count == 1 ? " process that the job has" : " processes that the job has") +

@@ -62,7 +62,7 @@ class Restarter {
         launcher_(options.mpirun, options.program,
                   !options.hosts.empty() && examples::is_open_mpi(options.mpirun.front())),
         plan_({.ranks = options.ranks,
-               .least_ranks = options.least_ranks,
+               .min_ranks = options.min_ranks,
                .host_failures = options.host_failures},
               options.hosts) {}
 
@@ -84,7 +84,7 @@ class Restarter {
       if (children_.end_signal() != 0) return kSignalled + children_.end_signal();
       if (!plan_.is_possible(attempt)) {
         say("the hosts that are left take " + to_text(attempt) + ", fewer than --min-np " +
-            std::to_string(options_.least_ranks) + ": not started again");
+            std::to_string(options_.min_ranks) + ": not started again");
         return end.code;
       }
       say(describe(attempt, restarts + 1) + " starts" +
@@ -100,9 +100,9 @@ class Restarter {
 
   /// Notes the failure; returns what happens to the host that is to blame.
   std::string note_failure(const JobEnd& end) {
-    const bool may_be_node = end.cause && end.cause->may_be_node;
+    const bool may_be_node_failure = end.cause && end.cause->may_be_node_failure;
     const std::string lost =
-        plan_.note_failure(may_be_node ? end.cause->node : "", name_of_this_host());
+        plan_.note_failure(may_be_node_failure ? end.cause->node : "", name_of_this_host());
     if (lost.empty()) return "";
     return "; host " + lost + " is left out, " + std::to_string(options_.host_failures) +
            (options_.host_failures == 1 ? " failure" : " failures in a row");

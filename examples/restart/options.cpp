@@ -15,8 +15,8 @@
 namespace restart {
 namespace {
 
-constexpr int kMostRanks = 1'000'000;
-constexpr int kMostRestarts = 1'000'000;
+constexpr int kMaxRanks = 1'000'000;
+constexpr int kMaxRestarts = 1'000'000;
 
 constexpr const char* kDescription =
     "Runs PROGRAM by mpirun, and again when the job fails, on the hosts that are left.\n\n"
@@ -63,8 +63,8 @@ void check(const Options& options) {
         "no PROGRAM: it stands behind --, as in kolo-restart -np 4 -- "
         "./train --lr 0.1");
   }
-  if (options.least_ranks > options.ranks) {
-    throw std::invalid_argument("--min-np " + std::to_string(options.least_ranks) +
+  if (options.min_ranks > options.ranks) {
+    throw std::invalid_argument("--min-np " + std::to_string(options.min_ranks) +
                                 " is more than -np " + std::to_string(options.ranks));
   }
   const int slots = count_slots(options.hosts);
@@ -101,10 +101,10 @@ CLI::Option* add_duration(CLI::App& app, const char* name, std::chrono::millisec
 void add_ranks(CLI::App& app, Options& options, Words& words) {
   app.add_option("-n,--np", options.ranks, "ranks to start; -np, as mpirun has it, too")
       ->required()
-      ->check(CLI::Range(1, kMostRanks));
-  app.add_option("--min-np", options.least_ranks,
+      ->check(CLI::Range(1, kMaxRanks));
+  app.add_option("--min-np", options.min_ranks,
                  "fewest ranks to go on with where hosts are lost (default: as many as -np)")
-      ->check(CLI::Range(1, kMostRanks));
+      ->check(CLI::Range(1, kMaxRanks));
   auto* const list = app.add_option("--host", words.host,
                                     "hosts and how many ranks each takes, as in a:2,b:2 (default: "
                                     "mpirun chooses)")
@@ -120,11 +120,11 @@ void add_ranks(CLI::App& app, Options& options, Words& words) {
 
 void add_restarts(CLI::App& app, Options& options) {
   app.add_option("--max-restarts", options.max_restarts, "restarts in all (default 3)")
-      ->check(CLI::Range(0, kMostRestarts));
+      ->check(CLI::Range(0, kMaxRestarts));
   app.add_option("--host-failures", options.host_failures,
                  "failures in a row that mpirun traces to one host, after which the job goes on "
                  "without it (default 2)")
-      ->check(CLI::Range(1, kMostRestarts));
+      ->check(CLI::Range(1, kMaxRestarts));
   add_duration(app, "--backoff", options.backoff,
                "pause before the first restart, doubled for each further one up to 1m (default "
                "1s)");
@@ -161,7 +161,7 @@ std::variant<Options, examples::Exit> parse_options(int argc, const char* const*
     return *exit;
   }
   if (dashes != end) options.program.assign(dashes + 1, end);
-  if (options.least_ranks == 0) options.least_ranks = options.ranks;
+  if (options.min_ranks == 0) options.min_ranks = options.ranks;
   try {
     options.mpirun = split_as_shell(words.mpirun);
     options.hosts = parse_hosts(words);

@@ -13,7 +13,7 @@ namespace restart {
 /// The command line of kolo-restart.
 struct Options {
   int ranks = 0;
-  int least_ranks = 0;
+  int min_ranks = 0;
   int max_restarts = 3;
   int host_failures = 2;
   std::vector<Host> hosts;          ///< empty: mpirun chooses them

@@ -16,7 +16,7 @@ std::string Plan::note_failure(std::string_view node, std::string_view here) {
   failures_ = name == blamed_ ? failures_ + 1 : 1;
   blamed_ = name;
   if (name.empty() || failures_ < limits_.host_failures) return "";
-  if (count_slots(hosts_) - blamed->slots < limits_.least_ranks) return "";
+  if (count_slots(hosts_) - blamed->slots < limits_.min_ranks) return "";
   hosts_.erase(blamed);
   return name;
 }

@@ -21,7 +21,7 @@ class Plan {
  public:
   struct Limits {
     int ranks = 1;
-    int least_ranks = 1;
+    int min_ranks = 1;
     int host_failures = 2;  ///< in a row, after which a host is given up
   };
 
@@ -40,7 +40,7 @@ class Plan {
 
   /// The next attempt, given which of hosts() answer. It may have too few ranks.
   Attempt next(const std::vector<bool>& answers) const;
-  bool is_possible(const Attempt& attempt) const { return attempt.ranks >= limits_.least_ranks; }
+  bool is_possible(const Attempt& attempt) const { return attempt.ranks >= limits_.min_ranks; }
 
  private:
   Limits limits_;

@@ -11,7 +11,7 @@ void wait_until(Children& children, milliseconds limit, const std::function<bool
   const Clock::time_point end = Clock::now() + limit;
   while (!is_done() && children.end_signal() == 0 && Clock::now() < end) {
     children.wait(std::chrono::ceil<milliseconds>(end - Clock::now()));
-    while (children.take_signal()) continue;  // no job runs that others could be for
+    while (children.next_signal()) continue;  // no job runs that others could be for
   }
 }
 

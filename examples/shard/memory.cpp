@@ -115,7 +115,7 @@ Places find_places(const Training& training, Given given, bool gathers) {
 }
 
 /// A rank's memory at one moment.
-struct Moment {
+struct Snapshot {
   std::map<const std::byte*, std::size_t> buffers;
   std::size_t live_bytes;  ///< of tensors, and in buffers
   Pss pss;
@@ -128,14 +128,14 @@ struct Moment {
 };
 
 /// Collective. A shared page counts on the ranks that have touched it, so all ranks must pause.
-Moment stand_still(const Allocations& allocations) {
+Snapshot take_snapshot(const Allocations& allocations) {
   kolo::barrier();
-  Moment moment{
+  Snapshot snapshot{
       .buffers = own_buffers(allocations), .live_bytes = allocations.live_bytes(), .pss = {}};
-  for (const auto& [begin, size] : own_segments()) moment.live_bytes += size;
-  moment.pss = trimmed_pss();
+  for (const auto& [begin, size] : own_segments()) snapshot.live_bytes += size;
+  snapshot.pss = trimmed_pss();
   kolo::barrier();
-  return moment;
+  return snapshot;
 }
 
 std::size_t largest_bucket(const kolo::DistributedOptimizer& optimizer) {
@@ -157,8 +157,8 @@ Json to_json(const Inventory& inventory) {
           {"buckets", inventory.buckets},       {"other", inventory.other}};
 }
 
-Json look_at_this_rank(const Options& options, Allocations& allocations) {
-  const Moment before = stand_still(allocations);
+Json measure_this_rank(const Options& options, Allocations& allocations) {
+  const Snapshot before = take_snapshot(allocations);
   const auto peak_of = [&](const std::function<void()>& run) {
     PeakWatch watch(allocations);
     run();
@@ -171,7 +171,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
   training->step();
 
   Inventory inventory;
-  Moment after;
+  Snapshot after;
   const std::uint64_t sent_before = bytes_sent();
   const double peak_of_step = peak_of([&] {
     training->step([&] {
@@ -179,7 +179,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
           allocations, before.buffers,
           find_places(*training, training->adamw.take_given(),
                       options.shard == kolo::Shard::Full && ranks_per_copy() < kolo::size()));
-      after = stand_still(allocations);
+      after = take_snapshot(allocations);
     });
   });
   const std::uint64_t sent = bytes_sent() - sent_before;
@@ -203,7 +203,7 @@ Json look_at_this_rank(const Options& options, Allocations& allocations) {
 nlohmann::ordered_json measure_memory(const Options& options, Allocations& allocations,
                                       bool& is_met) {
   const std::vector<Json> ranks =
-      kolo::allgather_object(look_at_this_rank(options, allocations), {.name = "memory"});
+      kolo::allgather_object(measure_this_rank(options, allocations), {.name = "memory"});
   const MemoryReport report(*options.shard, ranks, ranks_per_copy());
   if (kolo::rank() == 0) report.print();
   is_met = report.defects().empty();

@@ -10,9 +10,9 @@
 namespace shard {
 namespace {
 
-constexpr double kWhole = 16;  // bytes per parameter without sharding
-constexpr double kMostAboveFormula = 0.1;
-constexpr double kMostPssDifference = 0.1;
+constexpr double kUnshardedBytes = 16;  // bytes per parameter without sharding
+constexpr double kMaxAboveFormula = 0.1;
+constexpr double kMaxPssDifference = 0.1;
 constexpr double kSlots = 3;         // buckets that share memory with all others
 constexpr double kUnits = 2;         // of parameters in memory, each the size of a bucket
 constexpr double kPages = 2 * 4096;  // that a segment may have in addition
@@ -32,8 +32,8 @@ MemoryReport::MemoryReport(kolo::Shard shard, std::vector<nlohmann::ordered_json
     : shard_(shard),
       ranks_(std::move(ranks)),
       elements_(ranks_.front()["elements"].get<double>()),
-      least_bytes_sent_(least_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
-                                         static_cast<int>(ranks_.size()), ranks_per_copy)) {}
+      min_bytes_sent_(min_bytes_sent(shard_, static_cast<std::int64_t>(elements_),
+                                     static_cast<int>(ranks_.size()), ranks_per_copy)) {}
 
 double MemoryReport::most(const char* key) const {
   double most = 0;
@@ -64,7 +64,7 @@ double MemoryReport::formula() const {
     case kolo::Shard::Full: return 16 / ranks;
     case kolo::Shard::None: break;
   }
-  return kWhole;
+  return kUnshardedBytes;
 }
 
 std::vector<std::string> MemoryReport::defects() const {
@@ -72,8 +72,8 @@ std::vector<std::string> MemoryReport::defects() const {
   const auto expect = [&](bool is_met, const char* text, double value, double bound) {
     if (!is_met) defects.push_back(filled_in(text, value, bound));
   };
-  expect(total() <= formula() + kMostAboveFormula, "%.3f bytes per parameter live, more than %.3f",
-         total(), formula() + kMostAboveFormula);
+  expect(total() <= formula() + kMaxAboveFormula, "%.3f bytes per parameter live, more than %.3f",
+         total(), formula() + kMaxAboveFormula);
   expect(slots() * elements_ <= kSlots * most("largest_bucket") + kPages,
          "buckets take %.0f bytes, more than three of the largest: %.0f", slots() * elements_,
          kSlots * most("largest_bucket"));
@@ -81,16 +81,19 @@ std::vector<std::string> MemoryReport::defects() const {
          "gathered units take %.0f bytes, more than two of the largest: %.0f", most("gathered"),
          kUnits * most("largest_bucket"));
   if (shard_ >= kolo::Shard::Gradients && ranks_.size() >= 4) {  // by the formula 7 / 16 or less
-    expect(total() <= 0.45 * kWhole, "%.3f bytes per parameter without buckets, more than %.3f",
-           total(), 0.45 * kWhole);
-    expect(with_buffers() <= 0.5 * kWhole, "%.3f bytes per parameter with buckets, more than %.3f",
-           with_buffers(), 0.5 * kWhole);
+    expect(total() <= 0.45 * kUnshardedBytes,
+           "%.3f bytes per parameter without buckets, more than %.3f", total(),
+           0.45 * kUnshardedBytes);
+    expect(with_buffers() <= 0.5 * kUnshardedBytes,
+           "%.3f bytes per parameter with buckets, more than %.3f", with_buffers(),
+           0.5 * kUnshardedBytes);
   }
-  expect(std::abs(pss_ratio() - 1) <= kMostPssDifference,
+  expect(std::abs(pss_ratio() - 1) <= kMaxPssDifference,
          "the kernel counts %.3f times what lives, off by more than %.2f", pss_ratio(),
-         kMostPssDifference);
-  expect(sent_ratio() <= kMostBytesSent, "%.4f times the bytes sent that must be, more than %.4f",
-         sent_ratio(), kMostBytesSent);
+         kMaxPssDifference);
+  expect(sent_ratio() <= kMaxBytesSentRatio,
+         "%.4f times the bytes sent that must be, more than %.4f", sent_ratio(),
+         kMaxBytesSentRatio);
   return defects;
 }
 
@@ -105,13 +108,13 @@ void MemoryReport::print() const {
   print_line("other tensors", share("other"));
   if (slots() == 0) print_line("buckets without gradients", share("buckets"));
   std::printf("  %-25s %7.3f, by the formula %.3f; %.1f %% of %.0f\n", "together", total(),
-              formula(), 100 * total() / kWhole, kWhole);
+              formula(), 100 * total() / kUnshardedBytes, kUnshardedBytes);
   if (slots() > 0) {
     std::printf("  %-25s %7.3f, of at most %.1f MB each\n", "three buckets", slots(),
                 most("largest_bucket") / 1e6);
     if (share("gathered") > 0) print_line("gathered units", share("gathered"));
     std::printf("  %-25s %7.3f, %.1f %% of %.0f\n", "with them", with_buffers(),
-                100 * with_buffers() / kWhole, kWhole);
+                100 * with_buffers() / kUnshardedBytes, kUnshardedBytes);
   }
   std::printf("  peaks: %.3f while it is made, %.3f in the first step, %.3f in the third\n",
               share("peak_of_construction"), share("peak_of_first_step"), share("peak_of_step"));

@@ -34,12 +34,12 @@ class MemoryReport {
   double slots() const;  ///< buckets that are listed separately
   double with_buffers() const { return total() + slots() + share("gathered"); }
   double pss_ratio() const { return sum("pss_growth") / sum("live_growth"); }
-  double sent_ratio() const { return most("bytes_sent") / least_bytes_sent_; }
+  double sent_ratio() const { return most("bytes_sent") / min_bytes_sent_; }
 
   kolo::Shard shard_;
   std::vector<nlohmann::ordered_json> ranks_;
   double elements_;
-  double least_bytes_sent_;
+  double min_bytes_sent_;
 };
 
 }  // namespace shard

@@ -5,7 +5,7 @@
 namespace shard {
 namespace {
 
-constexpr int kMostCount = 1 << 20;
+constexpr int kMaxCount = 1 << 20;
 
 void add_time_options(CLI::App& app, Options& options) {
   app.add_option("--model", options.models, "time: what to train, AdamW for GPT, SGD for ResNet-50")
@@ -15,13 +15,13 @@ void add_time_options(CLI::App& app, Options& options) {
       ->check(CLI::Range(32, 4096))
       ->capture_default_str();
   app.add_option("--batch", options.batch, "time: images of each rank in a step")
-      ->check(CLI::Range(2, kMostCount))
+      ->check(CLI::Range(2, kMaxCount))
       ->capture_default_str();
   app.add_option("--rounds", options.rounds, "time: steps of each mode; saving: checkpoints")
-      ->check(CLI::Range(1, kMostCount))
+      ->check(CLI::Range(1, kMaxCount))
       ->capture_default_str();
   app.add_option("--warmup", options.warm_up, "time: steps of each mode at the start, not counted")
-      ->check(CLI::Range(1, kMostCount))
+      ->check(CLI::Range(1, kMaxCount))
       ->capture_default_str();
   app.add_flag("--watch", options.watch,
                "time: instead of the modes, none with and without what Full does to see which "
@@ -48,7 +48,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   add_time_options(app, options);
   examples::add_shard_option(app, options.shard);
   app.add_option("--layers", options.layers, "memory: blocks of the GPT")
-      ->check(CLI::Range(1, kMostCount))
+      ->check(CLI::Range(1, kMaxCount))
       ->capture_default_str();
   app.add_option("--width", options.width, "memory: width of the GPT, a multiple of 64")
       ->check(CLI::Range(1, 1 << 20) & examples::multiple_of(64))

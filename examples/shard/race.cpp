@@ -59,8 +59,8 @@ nlohmann::ordered_json judge(const Case& bench_case, const Case& none) {
           {"ratio_low", interval.low},
           {"ratio_high", interval.high},
           {"bytes_sent_per_step", sent},
-          {"bytes_sent_ratio", sent / least_bytes_sent(bench_case.shard, bench_case.parameters,
-                                                       kolo::size(), ranks_per_copy())}};
+          {"bytes_sent_ratio", sent / min_bytes_sent(bench_case.shard, bench_case.parameters,
+                                                     kolo::size(), ranks_per_copy())}};
 }
 
 std::vector<kolo::Shard> all_modes() {

@@ -24,10 +24,10 @@
 namespace shard {
 namespace {
 
-constexpr double kMostGrowthMiB = 64.0;  // of a rank's memory
+constexpr double kMaxGrowthMiB = 64.0;  // of a rank's memory
 constexpr double kMiB = 1024.0 * 1024.0;
 
-void write_plainly(const std::filesystem::path& path, const std::vector<char>& bytes) {
+void write_directly(const std::filesystem::path& path, const std::vector<char>& bytes) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   std::size_t done = 0;
   while (file >= 0 && done < bytes.size()) {
@@ -84,12 +84,12 @@ nlohmann::ordered_json measure_saving(const Options& options, bool& is_met) {
   std::vector<double> write;
   std::vector<double> ratios;
   for (int round = 0; round < options.rounds; ++round) {
-    write.push_back(seconds_of([&] { write_plainly(plain, bytes); }));
+    write.push_back(seconds_of([&] { write_directly(plain, bytes); }));
     save.push_back(seconds_of([&] { optimizer.save(folder / "kolo"); }));
     ratios.push_back(save.back() / write.back());
   }
   std::filesystem::remove(plain);
-  is_met = growth <= kMostGrowthMiB;
+  is_met = growth <= kMaxGrowthMiB;
   nlohmann::ordered_json result{{"ranks", kolo::size()},
                                 {"shard", kolo::name_of(optimizer.report().shard)},
                                 {"mib", static_cast<double>(all_bytes) / kMiB},

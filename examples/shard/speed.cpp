@@ -123,7 +123,7 @@ nlohmann::ordered_json measure_speed(const Options& options, bool& is_met) {
   for (const std::string& model : options.models) {
     results.push_back(measure(model, options));
     for (const auto& mode : results.back()["modes"]) {
-      if (mode["bytes_sent_ratio"].get<double>() > kMostBytesSent) is_met = false;
+      if (mode["bytes_sent_ratio"].get<double>() > kMaxBytesSentRatio) is_met = false;
     }
   }
   return results;

@@ -53,8 +53,8 @@ std::int64_t exponent_of(const double* values, std::size_t count) {
   double largest = 0;
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(values[i]));
   if (!std::isfinite(largest)) return 0;
-  const std::int64_t exponent = largest == 0 ? DotProducts::kLeastExponent : std::ilogb(largest);
-  return std::clamp(exponent, DotProducts::kLeastExponent, -DotProducts::kLeastExponent);
+  const std::int64_t exponent = largest == 0 ? DotProducts::kMinExponent : std::ilogb(largest);
+  return std::clamp(exponent, DotProducts::kMinExponent, -DotProducts::kMinExponent);
 }
 
 template <class T>

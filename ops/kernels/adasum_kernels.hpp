@@ -12,13 +12,13 @@ namespace kolo::ops {
 /// ab * 2^(a_exponent + b_exponent), |a|² is aa * 2^(2 a_exponent), and |b|² likewise. Ranks send
 /// each other this struct's bytes.
 struct DotProducts {
-  static constexpr std::int64_t kLeastExponent = -1000;  // 2^-1000 and 2^1000 are normal
+  static constexpr std::int64_t kMinExponent = -1000;  // 2^-1000 and 2^1000 are normal
 
   double ab = 0;
   double aa = 0;
   double bb = 0;
-  std::int64_t a_exponent = kLeastExponent;
-  std::int64_t b_exponent = kLeastExponent;
+  std::int64_t a_exponent = kMinExponent;
+  std::int64_t b_exponent = kMinExponent;
 };
 
 /// The dot products of `count` elements of a floating type, in float64; a complex element counts as

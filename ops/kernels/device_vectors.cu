@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kVectorThreads)
   multiply_part(vectors, tile, gridDim.x, blockIdx.x, threadIdx.x, sums);
   add_threads(sums, kTile * kTile);
   const std::uint64_t matrix = static_cast<std::uint64_t>(vectors.vectors) * vectors.vectors;
-  keep_tile(sums, tile, vectors.vectors, threadIdx.x, partial + blockIdx.x * matrix);
+  store_tile(sums, tile, vectors.vectors, threadIdx.x, partial + blockIdx.x * matrix);
 }
 
 /// Element blockIdx.x of the matrix.
@@ -75,8 +75,8 @@ void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, st
   ops::check_vectors("sum", vectors);
   if (vectors.count == 0) return;
   ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
-    constexpr std::uint64_t kOfBlock = ops::kVectorThreads * ops::kWidthOf<T>;
-    const std::uint64_t needed = (typed.count + kOfBlock - 1) / kOfBlock;
+    constexpr std::uint64_t kElementsPerBlock = ops::kVectorThreads * ops::kWidthOf<T>;
+    const std::uint64_t needed = (typed.count + kElementsPerBlock - 1) / kElementsPerBlock;
     const dim3 grid(static_cast<std::uint32_t>(std::min(needed, blocks)));
     ops::visit_sum<T>(weights, [&]<class Sum>(Sum) {
       ops::launch(ops::add_up_kernel<Sum, T>, grid, ops::kVectorThreads, stream, typed, weights,

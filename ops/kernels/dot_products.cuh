@@ -100,8 +100,8 @@ __host__ __device__ inline void add_halves(double* sums, std::uint32_t rows, std
 }
 
 /// Writes the sums of a tile to their places in a matrix, one per thread.
-__host__ __device__ inline void keep_tile(const double* sums, Tile tile, std::uint32_t vectors,
-                                          std::uint32_t thread, double* matrix) {
+__host__ __device__ inline void store_tile(const double* sums, Tile tile, std::uint32_t vectors,
+                                           std::uint32_t thread, double* matrix) {
   if (thread >= kTile * kTile) return;
   const std::uint32_t row = tile.row + thread / kTile;
   const std::uint32_t column = tile.column + thread % kTile;

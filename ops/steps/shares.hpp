@@ -16,7 +16,7 @@ class Shares {
   static constexpr std::size_t kLineBytes = 64;
 
   /// The minimum size of a slot for the parts of `ranks` pieces.
-  static std::size_t least_slot_bytes(std::size_t ranks) { return (ranks + 1) * kLineBytes; }
+  static std::size_t min_slot_bytes(std::size_t ranks) { return (ranks + 1) * kLineBytes; }
 
   /// The part of a piece in one of `chunks` chunks; empty after its end.
   static Range part_of(Range piece, std::size_t chunks, std::size_t chunk,

@@ -14,7 +14,7 @@ WindowReduction::WindowReduction(const CollectiveCall& call, std::vector<Range> 
       window_(*call.window),
       wire_(wire_dtype(call)),
       slots_(window_, call.segment_bytes,
-             {.count = slots, .least_bytes = Shares::least_slot_bytes(pieces.size())}, algorithm),
+             {.count = slots, .min_bytes = Shares::min_slot_bytes(pieces.size())}, algorithm),
       shares_(std::move(pieces), size_of(wire_), slots_.bytes()),
       inputs_(static_cast<std::size_t>(window_.size())) {}
 

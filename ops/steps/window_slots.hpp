@@ -12,17 +12,17 @@ namespace kolo::ops {
 class WindowSlots {
  public:
   /// The smallest segment, in bytes, with which all built-in algorithms work on that many ranks.
-  static std::size_t least_segment_bytes(int ranks);
+  static std::size_t min_segment_bytes(int ranks);
 
   struct Layout {
     std::size_t count;             ///< of slots
-    std::size_t least_bytes = 64;  ///< of one slot
+    std::size_t min_bytes = 64;    ///< of one slot
     std::size_t header_bytes = 0;  ///< in front of the first one
   };
 
   /// Slots of `segment_bytes`, or smaller ones if the window has no room for these. Throws
   /// InvalidArgument, naming the required bytes, if there is no room for slots of
-  /// `layout.least_bytes`.
+  /// `layout.min_bytes`.
   WindowSlots(SharedWindow& window, std::size_t segment_bytes, Layout layout,
               std::string_view algorithm);
 

@@ -70,8 +70,8 @@ constexpr bool is_finite(float value) { return magnitude_bits(value) < 0x7F80000
 constexpr float int8_unit(float largest) {
   if (!is_finite(largest)) return std::numeric_limits<float>::quiet_NaN();
   const float unit = largest / 127.0F;
-  constexpr float kLeast = std::numeric_limits<float>::min();
-  return unit < kLeast ? kLeast : unit;
+  constexpr float kMinUnit = std::numeric_limits<float>::min();
+  return unit < kMinUnit ? kMinUnit : unit;
 }
 
 /// The contribution of an element to the hash of its block, from which random_k draws its indices.

@@ -64,26 +64,26 @@ Transfer DeferredCommunicator::add(Start start, int peer, bool is_receive) {
   const std::uint64_t token = free_.back();
   free_.pop_back();
   Slot& slot = slots_[token];
-  slot = {.state = Slot::State::Noted,
+  slot = {.state = Slot::State::Queued,
           .start = std::move(start),
           .peer = peer,
           .is_receive = is_receive};
-  noted_.push_back(token);
+  queued_.push_back(token);
   if (is_receive) {  // a previous give_up_receives() must not apply to it
     gives_up_ = false;
     under_way_.reset();
   }
   if (thread_.is_here()) {
-    start_noted();
+    start_queued();
   } else {
     has_work_ = true;
   }
   return {*this, token};
 }
 
-void DeferredCommunicator::start_noted() {
-  for (const std::uint64_t token : noted_) start(slots_[token]);
-  noted_.clear();
+void DeferredCommunicator::start_queued() {
+  for (const std::uint64_t token : queued_) start(slots_[token]);
+  queued_.clear();
 }
 
 /// The transfer reports errors, as with a communicator that any thread may use.
@@ -114,7 +114,7 @@ bool DeferredCommunicator::test(std::uint64_t token) {
   const std::lock_guard guard(lock_);
   Slot& slot = slots_[token];
   if (thread_.is_here()) {
-    start_noted();
+    start_queued();
     if (!has_ended(slot)) return false;
   } else if (slot.state != Slot::State::Ended) {
     slot.is_awaited = true;
@@ -142,7 +142,7 @@ std::optional<Communicator::Envelope> DeferredCommunicator::probe(int tag) {
     return envelope;
   }
   if (thread_.is_here()) {
-    start_noted();
+    start_queued();
     return inner_->probe(tag);
   }
   probes_.try_emplace(tag);
@@ -153,8 +153,8 @@ std::optional<Communicator::Envelope> DeferredCommunicator::probe(int tag) {
 bool DeferredCommunicator::serve() {
   if (!has_work_.exchange(false)) return false;
   const std::lock_guard guard(lock_);
-  bool has_progressed = !noted_.empty() || !abandoned_.empty();
-  start_noted();
+  bool has_progressed = !queued_.empty() || !abandoned_.empty();
+  start_queued();
   abandoned_.clear();
   if (gives_up_) give_up_started_receives();
   bool has_more = false;
@@ -173,8 +173,8 @@ bool DeferredCommunicator::serve() {
 
 // --- after a failure ---
 
-void DeferredCommunicator::give_up_noted_receives() {
-  std::erase_if(noted_, [&](std::uint64_t token) {
+void DeferredCommunicator::give_up_queued_receives() {
+  std::erase_if(queued_, [&](std::uint64_t token) {
     Slot& slot = slots_[token];
     if (!slot.is_receive) return false;
     slot.start = nullptr;
@@ -192,7 +192,7 @@ void DeferredCommunicator::give_up_started_receives() {
 Communicator::UnderWay DeferredCommunicator::list_started() const {
   UnderWay under_way;
   for (const Slot& slot : slots_) {
-    if (slot.state != Slot::State::Started && slot.state != Slot::State::Noted) continue;
+    if (slot.state != Slot::State::Started && slot.state != Slot::State::Queued) continue;
     std::vector<int>& ranks = slot.is_receive ? under_way.from : under_way.to;
     if (std::ranges::find(ranks, slot.peer) == ranks.end()) ranks.push_back(slot.peer);
   }
@@ -201,9 +201,9 @@ Communicator::UnderWay DeferredCommunicator::list_started() const {
 
 Communicator::UnderWay DeferredCommunicator::give_up_receives() {
   const std::lock_guard guard(lock_);
-  give_up_noted_receives();
+  give_up_queued_receives();
   if (thread_.is_here()) {
-    start_noted();
+    start_queued();
     give_up_started_receives();
     return *std::exchange(under_way_, std::nullopt);
   }
@@ -216,7 +216,7 @@ Communicator::UnderWay DeferredCommunicator::give_up_receives() {
 void DeferredCommunicator::abandon(std::uint64_t token) noexcept {
   std::unique_lock guard(lock_);
   Slot& slot = slots_[token];
-  std::erase(noted_, token);
+  std::erase(queued_, token);
   const bool must_wait = slot.state == Slot::State::Started && slot.is_receive;
   Transfer transfer = std::move(slot.transfer);
   release(token);

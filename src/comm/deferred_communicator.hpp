@@ -39,9 +39,9 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   using Start = std::function<Transfer(Communicator&)>;
 
   struct Slot {
-    enum class State { Free, Noted, Started, Ended };
+    enum class State { Free, Queued, Started, Ended };
     State state = State::Free;
-    Start start{};  // while noted
+    Start start{};  // while queued
     Transfer transfer{};
     int peer = 0;
     bool is_receive = false;
@@ -58,10 +58,10 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   // The following functions require the lock.
   Transfer add(Start start, int peer, bool is_receive);
   void release(std::uint64_t token);
-  void start_noted();
+  void start_queued();
   void start(Slot& slot);
   bool has_ended(Slot& slot);
-  void give_up_noted_receives();
+  void give_up_queued_receives();
   void give_up_started_receives();
   UnderWay list_started() const;
 
@@ -73,8 +73,8 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   std::mutex lock_;
   std::vector<Slot> slots_;
   std::vector<std::uint64_t> free_;
-  std::vector<std::uint64_t> noted_;  // in the order of the calls
-  std::vector<Transfer> abandoned_;   // started, to be ended by the messaging thread
+  std::vector<std::uint64_t> queued_;  // in the order of the calls
+  std::vector<Transfer> abandoned_;    // started, to be ended by the messaging thread
   // By tag: probes of other threads, and results not returned yet. After a result is returned, the
   // message is not probed for again until the next call of probe(): the caller may not have
   // received it before.

@@ -59,8 +59,8 @@ std::optional<Launcher> find_launcher() {
   for (const Known& known : kKnown) {
     const std::string rank = text_of(known.rank);
     const std::string size = text_of(known.size);
-    const bool tells_size = *known.size != '\0';
-    if (rank.empty() || (tells_size && size.empty())) continue;
+    const bool sets_size = *known.size != '\0';
+    if (rank.empty() || (sets_size && size.empty())) continue;
     std::string job = text_of(known.job);
     // All processes of the job on this host have the same parent.
     if (job.empty()) job = "parent " + std::to_string(::getppid());

@@ -84,8 +84,8 @@ int highest_tag() {
   // Only MPI_COMM_WORLD is guaranteed to have the attribute.
   KOLO_MPI_TRY(
       MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
-  constexpr int kLeast = 32767;  // the minimum that MPI guarantees
-  return is_there != 0 ? *static_cast<int*>(value) : kLeast;
+  constexpr int kMinTagUpperBound = 32767;  // the minimum that MPI guarantees
+  return is_there != 0 ? *static_cast<int*>(value) : kMinTagUpperBound;
 }
 
 std::unique_lock<std::recursive_mutex> lock_calls() {

@@ -62,16 +62,16 @@ int pid_namespace() {
 
 /// Returns the communicator once all its ranks have called this, so that later collectives need not
 /// wait.
-MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
+MPI_Comm wait_for_all_ranks(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   MPI_Request request = MPI_REQUEST_NULL;
   auto calls = mpi_environment::lock_calls();
   KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
   const Deadline deadline = Deadline::after(config.start_timeout);
   std::chrono::microseconds pause{10};
-  for (int have_come = 0;;) {
-    KOLO_MPI_TRY(MPI_Test(&request, &have_come, MPI_STATUS_IGNORE));
-    if (have_come != 0) return communicator;
+  for (int is_complete = 0;;) {
+    KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
+    if (is_complete != 0) return communicator;
     if (deadline.has_passed()) {
       mpi_environment::mark_broken();
       throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
@@ -92,7 +92,7 @@ MPI_Comm when_all_have_come(MPI_Comm communicator, const StartWatch& watch, cons
 MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
     : start_(communicator ? std::nullopt : find_launcher()),
       session_(*start_, config.start_timeout),
-      duplicates_(when_all_have_come(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
+      duplicates_(wait_for_all_ranks(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
   start_.reset();
   const auto calls = mpi_environment::lock_calls();
   if (config.share_gpu) let_ranks_share_gpus();
@@ -136,8 +136,8 @@ std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> r
   MpiCommunicator::Options options;
   options.base = duplicates_.base();
   // All ranks must call a communicator's collectives in one order, so `native` has a single user.
-  const bool is_everybody = ranks.size() == topology_.node_of_rank.size();
-  if (is_everybody && channel == 0) options.native = duplicates_.native();
+  const bool is_world = ranks.size() == topology_.node_of_rank.size();
+  if (is_world && channel == 0) options.native = duplicates_.native();
   options.ranks.assign(ranks.begin(), ranks.end());
   options.channel = duplicates_.own_channel(channel);
   auto communicator = std::make_unique<MpiCommunicator>(std::move(options));

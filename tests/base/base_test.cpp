@@ -81,7 +81,7 @@ TEST(ErrorTest, Failure_BecomesTheExceptionOfItsKind) {
   expect_thrown<BackendError>(ErrorKind::Backend, "BackendError");
 }
 
-TEST(DeadlineTest, Deadline_HasPassedOnceItsTimeHasCome) {
+TEST(DeadlineTest, Deadline_PassesAtItsTime) {
   EXPECT_TRUE(Deadline::after(0ns).has_passed());
   EXPECT_FALSE(Deadline::after(1h).has_passed());
   EXPECT_TRUE(Deadline::at(Deadline::Clock::now() - 1ns).has_passed());
@@ -183,7 +183,7 @@ TEST(IntentionalLeakTest, LeakedObject_StaysAlive) {
   EXPECT_EQ(destroyed, 0);
 }
 
-TEST(RankListTest, ListsRanksAsTextsDo) {
+TEST(RankListTest, FormatsRanksAsAPhrase) {
   EXPECT_EQ(list_ranks(std::array{3}), "rank 3");
   EXPECT_EQ(list_ranks(std::array{0, 2}), "ranks 0 and 2");
   EXPECT_EQ(list_ranks(std::array{0, 2, 5}), "ranks 0, 2 and 5");

@@ -46,7 +46,7 @@ ConfigEntry entry_of(const Config& config, const std::string& variable) {
   return {};
 }
 
-TEST(ConfigTest, MisspeltVariables_AreNamedWithTheSettingThatIsMeant) {
+TEST(ConfigTest, MisspeltVariables_AreReportedWithTheLikelySetting) {
   const Variable setting("KOLO_TIMEOUT", "3s");
   const Variable other("KOLO_TEST_SEED", "1");
   EXPECT_TRUE(misspelt_settings().empty());

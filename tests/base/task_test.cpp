@@ -203,22 +203,22 @@ TEST(TaskTest, Yield_InANestedTask_SuspendsBoth) {
 }
 
 /// Records its destruction.
-struct Witness {
+struct DestructionLogger {
   std::string* log;
   std::string text;
-  Witness(std::string& l, std::string t) : log(&l), text(std::move(t)) {}
-  Witness(const Witness&) = delete;
-  Witness& operator=(const Witness&) = delete;
-  ~Witness() { *log += text; }
+  DestructionLogger(std::string& l, std::string t) : log(&l), text(std::move(t)) {}
+  DestructionLogger(const DestructionLogger&) = delete;
+  DestructionLogger& operator=(const DestructionLogger&) = delete;
+  ~DestructionLogger() { *log += text; }
 };
 
 Task hold(Gate& gate, std::string& log) {
-  const Witness witness(log, "inner ");
+  const DestructionLogger logger(log, "inner ");
   co_await gate;
 }
 
 Task hold_outer(Gate& gate, std::string& log) {
-  const Witness witness(log, "outer ");
+  const DestructionLogger logger(log, "outer ");
   co_await hold(gate, log);
 }
 

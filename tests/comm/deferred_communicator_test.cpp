@@ -64,8 +64,8 @@ INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, CommunicatorContract, OnAnotherT
 INSTANTIATE_TYPED_TEST_SUITE_P(OnAnotherThread, TransferContract, OnAnotherThread);
 
 /// The communicator of a single rank, which sends to itself.
-struct Alone {
-  explicit Alone(FakeWorld& world) : communicator(world.make_communicator(), thread) {}
+struct SingleRank {
+  explicit SingleRank(FakeWorld& world) : communicator(world.make_communicator(), thread) {}
 
   MessagingThread thread;
   DeferredCommunicator communicator;
@@ -75,7 +75,7 @@ void on_another_thread(const std::function<void()>& body) { const std::jthread o
 
 TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer receive;
@@ -99,9 +99,9 @@ TEST(DeferredCommunicatorTest, AnotherThread_MovesNothingUntilServed) {
 }
 
 // Messages of one tag arrive in the order of the calls, whichever threads make them.
-TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
+TEST(DeferredCommunicatorTest, QueuedMessagesAreSentBeforeLaterOnes) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent{std::byte{1}, std::byte{2}};
     std::vector<std::byte> received(2);
     Transfer first;
@@ -120,7 +120,7 @@ TEST(DeferredCommunicatorTest, NotedMessagesLeaveBeforeLaterOnes) {
 // A probe finds a message again only if it comes after the message's receive.
 TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent(5);
     std::vector<std::byte> received(5);
     Transfer first = rank.communicator.send({sent.data(), 2}, 0, 3);
@@ -146,9 +146,9 @@ TEST(DeferredCommunicatorTest, Probe_FindsEachMessageOnce) {
   });
 }
 
-TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToReceive) {
+TEST(DeferredCommunicatorTest, Probe_SkipsWhatAnotherThreadIsReceiving) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer send = rank.communicator.send({&sent, 1}, 0, 3);
@@ -163,31 +163,31 @@ TEST(DeferredCommunicatorTest, Probe_DoesNotFindWhatAnotherThreadHasBegunToRecei
 
 TEST(DeferredCommunicatorTest, GivenUpReceives_NeverStart) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte started{0};
-    std::byte noted{0};
+    std::byte queued{0};
     Transfer receives[2];
     receives[0] = rank.communicator.receive({&started, 1}, 0, 3);
     on_another_thread([&] {
-      receives[1] = rank.communicator.receive({&noted, 1}, 0, 4);
+      receives[1] = rank.communicator.receive({&queued, 1}, 0, 4);
       EXPECT_EQ(rank.communicator.give_up_receives().from, std::vector<int>{0});  // not yet
     });
     rank.thread.serve();
     on_another_thread([&] { EXPECT_TRUE(rank.communicator.give_up_receives().from.empty()); });
     Transfer to_started = rank.communicator.send({&sent, 1}, 0, 3);
-    Transfer to_noted = rank.communicator.send({&sent, 1}, 0, 4);
-    while (!to_started.ready() || !to_noted.ready()) {
+    Transfer to_queued = rank.communicator.send({&sent, 1}, 0, 4);
+    while (!to_started.ready() || !to_queued.ready()) {
     }
     rank.thread.serve();
     EXPECT_EQ(started, std::byte{0});
-    EXPECT_EQ(noted, std::byte{0});
+    EXPECT_EQ(queued, std::byte{0});
   });
 }
 
 TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::byte sent{7};
     std::byte received{0};
     Transfer receive = rank.communicator.receive({&received, 1}, 0, 3);
@@ -202,7 +202,7 @@ TEST(DeferredCommunicatorTest, AbandonedReceive_IsCancelledByTheServer) {
 // An error of the inner communicator is thrown to the thread that waits, not to the serving one.
 TEST(DeferredCommunicatorTest, Errors_BelongToTheTransfer) {
   run_ranks(1, [](FakeWorld& world) {
-    Alone rank(world);
+    SingleRank rank(world);
     const std::vector<std::byte> sent(3);
     std::vector<std::byte> received(2);
     Transfer receive;

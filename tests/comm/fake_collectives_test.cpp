@@ -38,7 +38,7 @@ std::size_t sum_of_first(const std::vector<std::size_t>& counts, int rank) {
 }
 
 TEST(FakeGpuCollectivesTest, AllReduceKnowsEveryTypeAndOperation) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     const auto stream = self.gpu.make_stream();
     for (int index = 0; index < kDTypeCount; ++index) {
       const auto dtype = static_cast<DType>(index);
@@ -71,7 +71,7 @@ TEST(FakeGpuCollectivesTest, AllReduceKnowsEveryTypeAndOperation) {
 }
 
 TEST(FakeGpuCollectivesTest, AFactorComesBeforeTheSum) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, {static_cast<float>(self.rank + 1), 8});
     self.communicator.all_reduce(array.data(), array.data(), 2, DType::Float32, {.factor = 0.25},
                                  nullptr);
@@ -82,7 +82,7 @@ TEST(FakeGpuCollectivesTest, AFactorComesBeforeTheSum) {
 }
 
 TEST(FakeGpuCollectivesTest, BoolsHaveMinAndMax) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<std::uint8_t> bools(self, {1, self.rank == 0 ? std::uint8_t{1} : std::uint8_t{0}});
     DeviceArray<std::uint8_t> any(self, 2);
     self.communicator.all_reduce(bools.data(), any.data(), 2, DType::Bool, {.op = ReduceOp::Max},
@@ -96,7 +96,7 @@ TEST(FakeGpuCollectivesTest, BoolsHaveMinAndMax) {
 }
 
 TEST(FakeGpuCollectivesTest, ReduceScatter) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     for (const bool is_even : {true, false}) {
       for (const bool is_in_place : {true, false}) {
         const auto counts = counts_of(self.size, is_even);
@@ -121,7 +121,7 @@ TEST(FakeGpuCollectivesTest, ReduceScatter) {
 }
 
 TEST(FakeGpuCollectivesTest, AllGather) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     for (const bool is_even : {true, false}) {
       for (const bool is_in_place : {true, false}) {
         const auto counts = counts_of(self.size, is_even);
@@ -145,7 +145,7 @@ TEST(FakeGpuCollectivesTest, AllGather) {
 }
 
 TEST(FakeGpuCollectivesTest, Broadcast) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     for (int root = 0; root < self.size; ++root) {
       DeviceArray<std::int32_t> buffer(self, values_of(self.rank, 5));
       self.communicator.broadcast(buffer.data(), 5, DType::Int32, root, nullptr);
@@ -157,7 +157,7 @@ TEST(FakeGpuCollectivesTest, Broadcast) {
 }
 
 TEST(FakeGpuCollectivesTest, AllToAll) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     const auto count = [](int from, int to) { return static_cast<std::size_t>((from + to) % 3); };
     std::vector<std::size_t> sent;
     std::vector<std::size_t> received;
@@ -182,7 +182,7 @@ TEST(FakeGpuCollectivesTest, AllToAll) {
 }
 
 TEST(FakeGpuCollectivesTest, RefusesWhatNcclCannotReduce) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, 1);
     const auto reduce = [&](DType dtype, comm::DeviceReduction reduction) {
       self.communicator.all_reduce(array.data(), array.data(), 1, dtype, reduction, nullptr);

@@ -26,7 +26,7 @@ void all_reduce(const GpuRank& self, const DeviceArray<float>& array, comm::Devi
 }
 
 TEST(FakeGpuGroupsTest, RunAsOneLaunch) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> one(self, {1, 2});
     DeviceArray<float> other(self, {3});
     comm::DeviceGroup group(self.communicator);
@@ -53,7 +53,7 @@ TEST(FakeGpuGroupsTest, MemoryThatTwoOperationsUseIsAHazard) {
   });
 }
 
-TEST(FakeGpuGroupsTest, WhatIsPutOnTheStreamMeanwhileIsAHazard) {
+TEST(FakeGpuGroupsTest, WorkLaunchedInsideIsAHazard) {
   expect_hazard("comes before the operations of a group", [](const GpuRank& self) {
     const auto stream = self.gpu.make_stream();
     DeviceArray<float> array(self, {1});
@@ -65,7 +65,7 @@ TEST(FakeGpuGroupsTest, WhatIsPutOnTheStreamMeanwhileIsAHazard) {
   });
 }
 
-TEST(FakeGpuGroupsTest, QuestionInsideIsAHazard) {
+TEST(FakeGpuGroupsTest, QueryInsideIsAHazard) {
   expect_hazard("'ready' was asked", [](const GpuRank& self) {
     comm::DeviceGroup group(self.communicator);
     EXPECT_TRUE(self.communicator.ready());
@@ -138,7 +138,7 @@ TEST(FakeGpuRegistrationsTest, MixedMemoryIsAHazard) {
     const Known known(self, to);
     all_to_all(self, from, to);
   });
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     const auto ranks = static_cast<std::size_t>(self.size);
     const DeviceArray<float> from(self, std::vector<float>(ranks, 1.0F));
     const DeviceArray<float> to(self, ranks);
@@ -152,7 +152,7 @@ TEST(FakeGpuRegistrationsTest, MixedMemoryIsAHazard) {
 }
 
 TEST(FakeGpuRegistrationsTest, MayBeRefused) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     const DeviceArray<float> array(self, {1});
     const DeviceArray<float> other(self, {1});
     self.hub.refuse_registration(array.data());
@@ -167,7 +167,7 @@ TEST(FakeGpuRegistrationsTest, MayBeRefused) {
 }
 
 TEST(FakeGpuRegistrationsTest, AbortEndsThem) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, {1});
     void* const registration = self.communicator.register_memory(array.data(), 4);
     self.communicator.abort("over");

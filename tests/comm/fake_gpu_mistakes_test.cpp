@@ -23,8 +23,8 @@ enum class Mistake : std::uint8_t {
 struct MistakeCase {
   Mistake mistake;
   std::string name;
-  std::string party;  // named by a hazard; empty: there is no hazard
-  std::string other;  // also named by that hazard
+  std::string text;   // of a hazard; empty: there is no hazard
+  std::string other;  // another part of that hazard's text
 };
 
 void PrintTo(const MistakeCase& mistake, std::ostream* out) { *out << mistake.name; }
@@ -134,9 +134,9 @@ TEST_P(FakeGpuMistakesTest, AreFoundOnAnyNumberOfRanks) {
       }
     });
     const MistakeCase& expected = GetParam();
-    const bool is_expected = expected.party.empty()
+    const bool is_expected = expected.text.empty()
                                  ? hazards.empty()
-                                 : has_hazard(hazards, expected.party, expected.other);
+                                 : has_hazard(hazards, expected.text, expected.other);
     EXPECT_TRUE(is_expected) << testing::PrintToString(hazards);
   }
 }

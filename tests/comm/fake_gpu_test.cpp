@@ -22,8 +22,8 @@ std::string backend_error_of(const std::function<void()>& call) {
   return "none";
 }
 
-TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
-  expect_sound([](const GpuRank& self) {
+TEST(FakeGpuFaultsTest, AbortDropsPendingWorkAndTheStreamContinues) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, {1});
     const auto reduce = [&] {
       self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
@@ -40,8 +40,8 @@ TEST(FakeGpuFaultsTest, AnAbortDropsWhatIsPendingAndTheStreamGoesOn) {
   });
 }
 
-TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
-  expect_sound([](const GpuRank& self) {
+TEST(FakeGpuFaultsTest, FailedOperationIsReportedOnItsRankAndHangsOnTheOthers) {
+  expect_no_hazards([](const GpuRank& self) {
     if (self.rank == 1) self.hub.fail_collective(1, 1, "the cable is out");
     DeviceArray<float> array(self, {1});
     const auto first = self.gpu.make_event();
@@ -65,8 +65,8 @@ TEST(FakeGpuFaultsTest, AFailedOperationIsSeenOnItsRankAndHangsOnTheOthers) {
   });
 }
 
-TEST(FakeGpuFaultsTest, ARankThatNeverArrivesIsMissedByAll) {
-  expect_sound([](const GpuRank& self) {
+TEST(FakeGpuFaultsTest, RankThatNeverArrivesBlocksAll) {
+  expect_no_hazards([](const GpuRank& self) {
     if (self.rank == 0) self.hub.lose_collective(0, 0);
     const auto event = self.gpu.make_event();
     DeviceArray<float> array(self, {1});
@@ -81,7 +81,7 @@ TEST(FakeGpuFaultsTest, ARankThatNeverArrivesIsMissedByAll) {
 }
 
 TEST(FakeGpuTest, ConvertsAsTheCpuDoes) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> floats(self, {1.5F, -2.25F, 1e6F});
     DeviceArray<std::uint16_t> halves(self, 3);
     DeviceArray<std::int64_t> integers(self, {7, -7, 1000});
@@ -109,7 +109,7 @@ TEST(FakeGpuTest, ConvertsAsTheCpuDoes) {
 }
 
 TEST(FakeGpuTest, AddsUpAndMultipliesVectors) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> floats(self, {1, 2, -7, 3, 5, -7});  // (1, 2) and (3, 5), with gaps
     DeviceArray<float> sums(self, 2);
     DeviceArray<double> products(self, 4);
@@ -131,7 +131,7 @@ TEST(FakeGpuTest, AddsUpAndMultipliesVectors) {
   });
 }
 
-TEST(FakeGpuTest, NothingIsDoneBeforeSomebodyLooks) {
+TEST(FakeGpuTest, WorkRunsOnlyWhenARankPolls) {
   // Alone: whatever rank looks advances the work of all.
   const auto hazards = run_on_gpus(1, [](const GpuRank& self) {
     bool is_done = false;
@@ -150,7 +150,7 @@ TEST(FakeGpuTest, NothingIsDoneBeforeSomebodyLooks) {
 }
 
 TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
-  expect_sound([](const GpuRank& self) {
+  expect_no_hazards([](const GpuRank& self) {
     auto stream = self.gpu.make_stream();
     auto event = self.gpu.make_event();
     const auto* const given_up_stream = stream.get();
@@ -188,7 +188,7 @@ std::vector<std::string> hazards_with_stream_ordered_memory(Between&& between) {
   });
 }
 
-TEST(FakeGpuTest, MemoryThatStreamsOrderIsGivenUpBehindThem) {
+TEST(FakeGpuTest, StreamOrderedMemoryIsFreedAfterTheStreamsThatUseIt) {
   const auto nothing = [](auto&&...) {};
   ASSERT_EQ(hazards_with_stream_ordered_memory(nothing).size(), 1U);
   EXPECT_NE(hazards_with_stream_ordered_memory(nothing).front().find("'free' (rank 0, default"),
@@ -203,7 +203,7 @@ TEST(FakeGpuTest, MemoryThatStreamsOrderIsGivenUpBehindThem) {
   EXPECT_EQ(hazards_with_stream_ordered_memory(synchronize), std::vector<std::string>());
 }
 
-TEST(FakeGpuTest, DrainingAStreamTellsTheGraphNothing) {
+TEST(FakeGpuTest, DrainingAStreamAddsNoOrder) {
   const auto drain = [](const GpuRank& self, comm::DeviceStream other, auto&&) {
     self.hub.drain(0, other);
   };

@@ -27,14 +27,14 @@ struct FakeRanks {
 };
 using AtOnce = FakeRanks<0, false>;
 using Late = FakeRanks<17, false>;
-using LateAndWithRendezvous = FakeRanks<18, true>;
+using LateRendezvous = FakeRanks<18, true>;
 
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeAtOnce, CommunicatorContract, AtOnce);
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeAtOnce, TransferContract, AtOnce);
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeLate, CommunicatorContract, Late);
 INSTANTIATE_TYPED_TEST_SUITE_P(FakeLate, TransferContract, Late);
-INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, CommunicatorContract, LateAndWithRendezvous);
-INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, TransferContract, LateAndWithRendezvous);
+INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, CommunicatorContract, LateRendezvous);
+INSTANTIATE_TYPED_TEST_SUITE_P(FakeRendezvous, TransferContract, LateRendezvous);
 INSTANTIATE_TYPED_TEST_SUITE_P(Fake, WindowContract, Late);
 
 /// A FaultWorld without faults changes nothing.

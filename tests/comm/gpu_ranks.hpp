@@ -67,7 +67,7 @@ inline std::vector<std::string> run_on_gpus(int size,
 }
 
 /// The same on 2, 3 and 4 ranks; expects no hazard.
-inline void expect_sound(const std::function<void(const GpuRank&)>& body) {
+inline void expect_no_hazards(const std::function<void(const GpuRank&)>& body) {
   for (const int size : {2, 3, 4}) {
     SCOPED_TRACE(std::to_string(size) + " ranks");
     EXPECT_EQ(run_on_gpus(size, body), std::vector<std::string>());

@@ -98,7 +98,7 @@ TEST_F(HappensBeforeTest, AWriterWaitsForAllReaders) {
   expect_hazard("write after read: 'c' (rank 0, host) writes what 'a'");
 }
 
-TEST_F(HappensBeforeTest, AnEventOrdersWhatCameBeforeIt) {
+TEST_F(HappensBeforeTest, EventOrdersEarlierWork) {
   write(one_, "a", all_.first(8));
   const VectorClock event = graph_.clock(one_);
   write(one_, "b", all_.subspan(8));
@@ -109,7 +109,7 @@ TEST_F(HappensBeforeTest, AnEventOrdersWhatCameBeforeIt) {
   expect_hazard("'d' (rank 0, stream 2) reads what 'b'");
 }
 
-TEST_F(HappensBeforeTest, WaitingGoesOnThroughOthers) {
+TEST_F(HappensBeforeTest, WaitingIsTransitive) {
   write(one_, "a", all_);
   wait(host_, one_);
   wait(two_, host_);
@@ -117,7 +117,7 @@ TEST_F(HappensBeforeTest, WaitingGoesOnThroughOthers) {
   EXPECT_TRUE(graph_.hazards().empty());
 }
 
-TEST_F(HappensBeforeTest, AHostDoesNotKnowWhenWhatItLaunchedHasBeenDone) {
+TEST_F(HappensBeforeTest, HostIsNotOrderedAfterWhatItLaunched) {
   write(host_, "fill", all_);
   wait(one_, host_);  // a launch
   write(one_, "kernel", all_);
@@ -126,7 +126,7 @@ TEST_F(HappensBeforeTest, AHostDoesNotKnowWhenWhatItLaunchedHasBeenDone) {
   expect_hazard("'look' (rank 0, host) reads what 'kernel'");
 }
 
-TEST_F(HappensBeforeTest, OneConflictIsToldOnceHoweverManyPiecesItHas) {
+TEST_F(HappensBeforeTest, OneConflictIsReportedOnceHoweverManyPiecesItHas) {
   write(one_, "all", all_);
   for (std::size_t i = 0; i < 64; i += 8) read(one_, "piece", all_.subspan(i, 8));
   write(two_, "all again", all_);
@@ -141,7 +141,7 @@ TEST_F(HappensBeforeTest, TheTextFollowsTheOrderOfLaunches) {
   expect_hazard("write after read: 'launched second'");
 }
 
-TEST_F(HappensBeforeTest, MemoryIsFreedOnlyWhenAllWhoUseItHavePassed) {
+TEST_F(HappensBeforeTest, MemoryIsFreedOnlyAfterAllItsUses) {
   allocate(all_);
   wait(one_, host_);
   write(one_, "kernel", all_);
@@ -191,7 +191,7 @@ TEST(LaunchOrderTest, AnotherOrderIsFound) {
   EXPECT_EQ(order.launch(1, 1), "") << "in order again";
 }
 
-TEST(LaunchOrderTest, ThoseThatShareOneRankOrWereForgottenHaveNoOrder) {
+TEST(LaunchOrderTest, OneCommonRankOrAForgottenCommunicatorGivesNoOrder) {
   LaunchOrder order;
   for (const int rank : {0, 1}) order.join(0, rank);
   for (const int rank : {1, 2}) order.join(1, rank);

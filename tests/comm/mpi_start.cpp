@@ -184,18 +184,18 @@ void alone() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  struct Way {
+  struct Scenario {
     const char* name;
     void (*run)();
   };
-  constexpr Way kWays[] = {{"start", start},         {"start_static", start_static},
-                           {"join", join},           {"join_single", join_single},
-                           {"late", late},           {"never", never},
-                           {"singleton", singleton}, {"too_early", too_early},
-                           {"alone", alone}};
-  for (const Way& way : kWays) {
-    if (argc == 2 && std::strcmp(argv[1], way.name) == 0) {
-      way.run();
+  constexpr Scenario kScenarios[] = {{"start", start},         {"start_static", start_static},
+                                     {"join", join},           {"join_single", join_single},
+                                     {"late", late},           {"never", never},
+                                     {"singleton", singleton}, {"too_early", too_early},
+                                     {"alone", alone}};
+  for (const Scenario& scenario : kScenarios) {
+    if (argc == 2 && std::strcmp(argv[1], scenario.name) == 0) {
+      scenario.run();
       return failures;
     }
   }

@@ -166,7 +166,7 @@ std::size_t count_open_files() {
 }
 
 /// Counts mappings of unnamed files in shared memory, which the kernel calls #<inode>.
-std::size_t count_nameless_mappings() {
+std::size_t count_unnamed_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
   for (std::string line; std::getline(maps, line);) {
@@ -179,11 +179,11 @@ std::size_t count_nameless_mappings() {
 std::size_t count_dumped_mappings() {
   std::ifstream smaps("/proc/self/smaps");
   std::size_t count = 0;
-  bool is_nameless = false;
+  bool is_unnamed = false;
   for (std::string line; std::getline(smaps, line);) {
-    if (line.find("-") < line.find(":")) is_nameless = line.find("/dev/shm/#") != std::string::npos;
+    if (line.find("-") < line.find(":")) is_unnamed = line.find("/dev/shm/#") != std::string::npos;
     if (!line.starts_with("VmFlags:")) continue;
-    count += is_nameless && line.find(" dd") == std::string::npos;
+    count += is_unnamed && line.find(" dd") == std::string::npos;
   }
   return count;
 }
@@ -191,19 +191,19 @@ std::size_t count_dumped_mappings() {
 TEST(PosixWindowTest, Window_LeavesNoNameDescriptorOrMapping) {
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
-  ASSERT_ON_ALL_RANKS(count_nameless_mappings() == 0);
+  ASSERT_ON_ALL_RANKS(count_unnamed_mappings() == 0);
   const std::size_t files = count_open_files();
   {
     const auto window = make_window(world, *communicator, 100'000);
     EXPECT_EQ(count_open_files(), files);
-    EXPECT_EQ(count_nameless_mappings(), static_cast<std::size_t>(size()));
+    EXPECT_EQ(count_unnamed_mappings(), static_cast<std::size_t>(size()));
     EXPECT_EQ(count_dumped_mappings(), 1u);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(window->segment(0).data()) % 4096, 0u);
   }
-  EXPECT_EQ(count_nameless_mappings(), 0u);
+  EXPECT_EQ(count_unnamed_mappings(), 0u);
   EXPECT_THROW(make_window(world, *communicator, std::size_t{1} << 50), BackendError);
   EXPECT_EQ(count_open_files(), files);
-  EXPECT_EQ(count_nameless_mappings(), 0u);
+  EXPECT_EQ(count_unnamed_mappings(), 0u);
 }
 
 // Otherwise the kernel would supply pages until memory runs out, and then kill processes.
@@ -262,7 +262,7 @@ TEST(PosixWindowTest, FailureOfOneRank_IsAnErrorOnAll) {
   EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos) << text;
   EXPECT_NE(text.find("1052672 bytes"), std::string::npos) << text;
   EXPECT_NE(text.find("File too large"), std::string::npos) << text;
-  EXPECT_EQ(count_nameless_mappings(), 0u);
+  EXPECT_EQ(count_unnamed_mappings(), 0u);
   EXPECT_NO_THROW(static_cast<void>(make_window(world, *communicator, 1 << 20)));
 }
 

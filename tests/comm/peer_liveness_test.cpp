@@ -88,7 +88,7 @@ TEST(PeerLivenessTest, ProcessEndedBefore_IsDead) {
 }
 
 /// Runs in its own process, since pidfd_open cannot be enabled again.
-void name_the_dead_without_pidfd() {
+void find_dead_without_pidfd() {
   refuse_pidfd();
   Child gone;
   gone.send(SIGKILL);
@@ -108,7 +108,7 @@ void name_the_dead_without_pidfd() {
 }
 
 TEST(PeerLivenessTest, OldKernels_HaveProcInsteadOfPidfd) {
-  EXPECT_EXIT(name_the_dead_without_pidfd(), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(find_dead_without_pidfd(), testing::ExitedWithCode(0), "");
 }
 
 TEST(PeerLivenessTest, NoPeers_NobodyIsDead) {

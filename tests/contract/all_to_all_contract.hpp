@@ -54,7 +54,7 @@ class ExchangeBuffers {
   }
 
   void expect_result() const { EXPECT_TRUE(output_.holds(expected_)) << "wrong output"; }
-  void expect_bounds_kept() const {
+  void expect_guards_intact() const {
     EXPECT_TRUE(output_.is_guard_intact()) << "written beside the output";
     EXPECT_TRUE(input_.holds(original_) && input_.is_guard_intact()) << "the input has changed";
   }

@@ -44,7 +44,7 @@ class BroadcastBuffers {
   void give_up() { buffer_.give_up(); }
 
   void expect_result() const { EXPECT_TRUE(buffer_.holds(content_)) << "wrong output"; }
-  void expect_bounds_kept() const {
+  void expect_guards_intact() const {
     EXPECT_TRUE(buffer_.is_guard_intact()) << "written beside the buffer";
   }
 

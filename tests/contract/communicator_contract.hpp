@@ -65,7 +65,7 @@ TYPED_TEST_P(CommunicatorContract, MessagesOfOneTagArriveInOrder) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, TagsAreApart) {
+TYPED_TEST_P(CommunicatorContract, TagsAreIndependent) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int next = (communicator.rank() + 1) % communicator.size();
     const int before = (communicator.rank() + communicator.size() - 1) % communicator.size();
@@ -86,7 +86,7 @@ TYPED_TEST_P(CommunicatorContract, TagsAreApart) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, ChannelsAreApart) {
+TYPED_TEST_P(CommunicatorContract, ChannelsAreIndependent) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
     const auto other = everybody(world, 3);
     const int next = (communicator.rank() + 1) % communicator.size();
@@ -166,7 +166,7 @@ TYPED_TEST_P(CommunicatorContract, AThousandTransfersMayBeUnderWay) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, ProbeFindsWhatWaitsAndOnlyUnderItsTag) {
+TYPED_TEST_P(CommunicatorContract, ProbeFindsWaitingMessagesUnderTheirTagOnly) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const auto length = [](int source) { return static_cast<std::size_t>(3 + 2 * source); };
@@ -196,7 +196,7 @@ TYPED_TEST_P(CommunicatorContract, ProbeFindsWhatWaitsAndOnlyUnderItsTag) {
   });
 }
 
-TYPED_TEST_P(CommunicatorContract, WhatIsOutOfRangeIsRefusedAtTheCall) {
+TYPED_TEST_P(CommunicatorContract, OutOfRangeArgumentsThrowAtTheCall) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     std::array<std::byte, 1> byte{};
     const std::span<std::byte> too_long(byte.data(), Communicator::kMaxMessageBytes + 1);
@@ -250,9 +250,10 @@ TYPED_TEST_P(CommunicatorContract, GroupsCountTheirOwnRanks) {
 }
 
 REGISTER_TYPED_TEST_SUITE_P(CommunicatorContract, KnowsItsRankAndSize,
-                            MessagesOfOneTagArriveInOrder, TagsAreApart, ChannelsAreApart,
-                            AMessageMayBeEmpty, ALargeMessageArrivesWhole,
-                            AThousandTransfersMayBeUnderWay, ProbeFindsWhatWaitsAndOnlyUnderItsTag,
-                            WhatIsOutOfRangeIsRefusedAtTheCall, GroupsCountTheirOwnRanks);
+                            MessagesOfOneTagArriveInOrder, TagsAreIndependent,
+                            ChannelsAreIndependent, AMessageMayBeEmpty, ALargeMessageArrivesWhole,
+                            AThousandTransfersMayBeUnderWay,
+                            ProbeFindsWaitingMessagesUnderTheirTagOnly,
+                            OutOfRangeArgumentsThrowAtTheCall, GroupsCountTheirOwnRanks);
 
 }  // namespace kolo::test

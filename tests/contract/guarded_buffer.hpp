@@ -30,7 +30,7 @@ class GuardedBuffer {
   void give_up() {
     last_.assign(bytes().begin(), bytes().end());
     is_given_up_ = true;
-    std::fill_n(data(), size_bytes_, kSomethingElse);
+    std::fill_n(data(), size_bytes_, kOverwritten);
   }
   bool holds(std::span<const std::byte> content) const {
     const std::span<const std::byte> own = bytes();
@@ -45,7 +45,7 @@ class GuardedBuffer {
 
  private:
   static constexpr std::byte kGuard{0xA5};
-  static constexpr std::byte kSomethingElse{0x5B};
+  static constexpr std::byte kOverwritten{0x5B};
   static constexpr std::size_t kGuardBytes = 64;
 
   std::size_t size_bytes_;

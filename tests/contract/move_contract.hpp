@@ -11,7 +11,7 @@ namespace kolo::test {
 /// The contract of a collective that only moves bytes. `Buffers` is one rank's memory, made from a
 /// printable Case and a rank: call() fills in the input and returns the rank's call, peer_buffer()
 /// is the memory that other ranks access, give_up() ends its use, and expect_result() and
-/// expect_bounds_kept() check it afterwards.
+/// expect_guards_intact() check it afterwards.
 template <class Case, class Buffers>
 class MoveContract : public AlgorithmContract {
  protected:
@@ -27,7 +27,7 @@ class MoveContract : public AlgorithmContract {
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
         SCOPED_TRACE(testing::Message() << "rank " << rank << ", " << cases[i]);
         buffers[i].of_rank[rank].expect_result();
-        buffers[i].of_rank[rank].expect_bounds_kept();
+        buffers[i].of_rank[rank].expect_guards_intact();
       }
     }
   }
@@ -41,7 +41,7 @@ class MoveContract : public AlgorithmContract {
     for (int polls = 0; polls < 24; ++polls) {
       AllBuffers buffers = make_buffers({item});
       abandon_call(polls, [&](std::size_t, int rank) { return call_of(buffers[0], rank); });
-      for (const Buffers& buffer : buffers[0].of_rank) buffer.expect_bounds_kept();
+      for (const Buffers& buffer : buffers[0].of_rank) buffer.expect_guards_intact();
     }
   }
 

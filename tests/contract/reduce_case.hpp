@@ -104,7 +104,7 @@ class ReduceBuffers {
   }
 
   /// Checks that nothing but the output was written.
-  void expect_bounds_kept() const {
+  void expect_guards_intact() const {
     EXPECT_TRUE(output_.is_guard_intact()) << case_ << ": written beside the output";
     EXPECT_TRUE(input_.is_guard_intact()) << case_ << ": written beside the input";
     EXPECT_TRUE(input_.holds(original_)) << case_ << ": the input has changed";

@@ -56,7 +56,7 @@ class ScatterBuffers {
   }
 
   /// Checks that nothing but this rank's result was written.
-  void expect_bounds_kept() const {
+  void expect_guards_intact() const {
     const ReduceCase& item = case_.reduce;
     EXPECT_TRUE(output_.is_guard_intact()) << item << ": rank " << rank_ << " wrote beside output";
     EXPECT_TRUE(input_.is_guard_intact()) << item << ": rank " << rank_ << " wrote beside input";

@@ -26,7 +26,7 @@ inline void give_up_receives(Communicator& communicator) {
 }
 
 /// A barrier.
-inline void meet(Communicator& communicator, int tag) {
+inline void wait_for_all(Communicator& communicator, int tag) {
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < communicator.size(); ++peer) {
     transfers.push_back(communicator.receive({}, peer, tag));
@@ -35,7 +35,7 @@ inline void meet(Communicator& communicator, int tag) {
   finish_all(transfers);
 }
 
-TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
+TYPED_TEST_P(TransferContract, GivenUpReceiveTakesNoLaterMessage) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
@@ -45,7 +45,7 @@ TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
     {
       const Transfer posted = communicator.receive(given_up, before, 3);
       give_up_receives(communicator);
-      meet(communicator, 4);
+      wait_for_all(communicator, 4);
       const auto sent = message(rank, next, 0, 100);
       Transfer sending = communicator.send(sent, next, 3);
       std::vector<std::byte> received(100);
@@ -60,7 +60,7 @@ TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage) {
 
 // Receives that are given up in the middle of long messages: each message has either arrived
 // completely, or the next receive gets it.
-TYPED_TEST_P(TransferContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp) {
+TYPED_TEST_P(TransferContract, GivenUpReceiveGetsTheWholeMessageOrNothing) {
   static constexpr std::size_t kSize = std::size_t{1} << 18;  // beyond MPI's eager limit
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
@@ -86,12 +86,12 @@ TYPED_TEST_P(TransferContract, AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIs
         EXPECT_TRUE(given_up == untouched);
       }
       finish(sending);
-      meet(communicator, 4);
+      wait_for_all(communicator, 4);
     }
   });
 }
 
-TYPED_TEST_P(TransferContract, AnotherLengthIsAnErrorAndTheNextMessageIsFine) {
+TYPED_TEST_P(TransferContract, WrongLengthIsAnErrorAndTheNextMessageArrives) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
@@ -116,7 +116,7 @@ TYPED_TEST_P(TransferContract, AnotherLengthIsAnErrorAndTheNextMessageIsFine) {
   });
 }
 
-TYPED_TEST_P(TransferContract, AReceiveThatWasGivenUpTakesNothing) {
+TYPED_TEST_P(TransferContract, DestroyedReceiveTakesNothing) {
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();
@@ -168,9 +168,9 @@ TYPED_TEST_P(TransferContract, AMovedTransferEndsOnce) {
   });
 }
 
-REGISTER_TYPED_TEST_SUITE_P(TransferContract, AReceiveThatWasGivenUpTakesNoLaterMessage,
-                            AMessageThatArrivesIsGoneOnWithBeforeItsReceiveIsGivenUp,
-                            AnotherLengthIsAnErrorAndTheNextMessageIsFine,
-                            AReceiveThatWasGivenUpTakesNothing, AMovedTransferEndsOnce);
+REGISTER_TYPED_TEST_SUITE_P(TransferContract, GivenUpReceiveTakesNoLaterMessage,
+                            GivenUpReceiveGetsTheWholeMessageOrNothing,
+                            WrongLengthIsAnErrorAndTheNextMessageArrives,
+                            DestroyedReceiveTakesNothing, AMovedTransferEndsOnce);
 
 }  // namespace kolo::test

@@ -40,7 +40,7 @@ class WindowContract : public CommunicatorContract<Ranks> {};
 
 TYPED_TEST_SUITE_P(WindowContract);
 
-TYPED_TEST_P(WindowContract, SegmentsAreZeroAlignedAndOfTheSizeAskedFor) {
+TYPED_TEST_P(WindowContract, SegmentsAreZeroedAlignedAndOfTheRequestedSize) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
     for (const std::size_t size : {std::size_t{1}, std::size_t{64}, std::size_t{4096 + 1}}) {
       const auto window = make_window(world, communicator, size);
@@ -59,7 +59,7 @@ TYPED_TEST_P(WindowContract, SegmentsAreZeroAlignedAndOfTheSizeAskedFor) {
 }
 
 // In each round every rank rewrites its whole segment and reads all others.
-TYPED_TEST_P(WindowContract, WhatWasWrittenBeforeAStageIsSeenInIt) {
+TYPED_TEST_P(WindowContract, WritesBeforeAStageAreVisibleInIt) {
   static constexpr std::size_t kSize = 5000;
   static constexpr int kRounds = 50;
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
@@ -82,7 +82,7 @@ TYPED_TEST_P(WindowContract, WhatWasWrittenBeforeAStageIsSeenInIt) {
   });
 }
 
-TYPED_TEST_P(WindowContract, ARankIsWaitedForAlone) {
+TYPED_TEST_P(WindowContract, OneRankCanBeAwaited) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
     const auto window = make_window(world, communicator, 64);
     const int last = window->size() - 1;
@@ -96,7 +96,7 @@ TYPED_TEST_P(WindowContract, ARankIsWaitedForAlone) {
   });
 }
 
-TYPED_TEST_P(WindowContract, SeveralWindowsAreApart) {
+TYPED_TEST_P(WindowContract, WindowsAreIndependent) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
     const auto first = make_window(world, communicator, 100);
     const auto second = make_window(world, communicator, 200);
@@ -135,18 +135,18 @@ TYPED_TEST_P(WindowContract, AWindowOutlivesTheOthersAndItsCommunicator) {
   });
 }
 
-TYPED_TEST_P(WindowContract, WhatCannotBeHadIsAnErrorOnAllRanksAndTheNextOneIsFine) {
+TYPED_TEST_P(WindowContract, ImpossibleSizeIsAnErrorOnAllRanksAndTheNextWindowWorks) {
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
-    constexpr std::size_t kAbsurd = std::numeric_limits<std::size_t>::max() - 100;
-    EXPECT_THROW(make_window(world, communicator, kAbsurd), BackendError);
+    constexpr std::size_t kImpossibleSize = std::numeric_limits<std::size_t>::max() - 100;
+    EXPECT_THROW(make_window(world, communicator, kImpossibleSize), BackendError);
     const auto window = make_window(world, communicator, 64);
     wait_until_ready(window->all_reached(window->enter_stage()));
   });
 }
 
-REGISTER_TYPED_TEST_SUITE_P(WindowContract, SegmentsAreZeroAlignedAndOfTheSizeAskedFor,
-                            WhatWasWrittenBeforeAStageIsSeenInIt, ARankIsWaitedForAlone,
-                            SeveralWindowsAreApart, AWindowOutlivesTheOthersAndItsCommunicator,
-                            WhatCannotBeHadIsAnErrorOnAllRanksAndTheNextOneIsFine);
+REGISTER_TYPED_TEST_SUITE_P(WindowContract, SegmentsAreZeroedAlignedAndOfTheRequestedSize,
+                            WritesBeforeAStageAreVisibleInIt, OneRankCanBeAwaited,
+                            WindowsAreIndependent, AWindowOutlivesTheOthersAndItsCommunicator,
+                            ImpossibleSizeIsAnErrorOnAllRanksAndTheNextWindowWorks);
 
 }  // namespace kolo::test

@@ -104,7 +104,7 @@ void no_member() {
   kolo::allreduce(view_of(values), view_of(values), {.name = "loss", .process_set = &first});
 }
 
-void least_complex_number() {
+void complex_minimum() {
   float values[8] = {};
   const kolo::TensorView waves{.data = values, .dtype = kolo::DType::Complex64, .shape = {4}};
   kolo::allreduce(waves, waves, {.op = kolo::ReduceOp::Min, .name = "waves"});
@@ -144,7 +144,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"another_root", another_root},
     {"another_shape", another_shape},
     {"child_process", child_process},
-    {"least_complex_number", least_complex_number},
+    {"complex_minimum", complex_minimum},
     {"name_in_flight", name_in_flight},
     {"no_member", no_member},
     {"none", no_mistake},

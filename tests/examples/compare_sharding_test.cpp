@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 struct Search {
   Largest largest;
   int measurements = 0;
-  int most_blocks = 0;
+  int max_blocks = 0;
 };
 
 /// Among models that need `bytes(blocks)`.
@@ -26,7 +26,7 @@ Search search(const Bytes& bytes, std::size_t budget) {
   result.largest = compare::find_largest(
       [&](int blocks) {
         ++result.measurements;
-        result.most_blocks = std::max(result.most_blocks, blocks);
+        result.max_blocks = std::max(result.max_blocks, blocks);
         return MemoryUse{.parameters = 10 * blocks, .step_bytes = bytes(blocks)};
       },
       budget);
@@ -40,7 +40,7 @@ TEST(FindLargest, ModelsThatGrowEvenly_TakeFewMeasurements) {
     EXPECT_EQ(found.largest.blocks, most);
     EXPECT_EQ(found.largest.use.parameters, 10 * most);
     EXPECT_LE(found.measurements, 8) << most;
-    EXPECT_LE(found.most_blocks, 4 * most) << most;
+    EXPECT_LE(found.max_blocks, 4 * most) << most;
   }
 }
 

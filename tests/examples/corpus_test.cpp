@@ -24,9 +24,9 @@ class CorpusTest : public testing::Test {
     return file;
   }
 
-  std::string error_of(const std::vector<fs::path>& files, std::size_t least_bytes = 1) const {
+  std::string error_of(const std::vector<fs::path>& files, std::size_t min_bytes = 1) const {
     try {
-      gpt::load_corpus(files, least_bytes);
+      gpt::load_corpus(files, min_bytes);
     } catch (const std::runtime_error& error) {
       return error.what();
     }
@@ -66,7 +66,7 @@ TEST_F(CorpusTest, LongLastFile_IsCut) {
   EXPECT_EQ(corpus.held_out_files, 0U);
 }
 
-TEST_F(CorpusTest, BytesSurvive) {
+TEST_F(CorpusTest, BytesAreUnchanged) {
   std::string text;
   for (int i = 0; i < 256; ++i) text += static_cast<char>(i);
   const gpt::Corpus corpus = gpt::load_corpus({write("a", text)}, 1);

@@ -46,11 +46,11 @@ std::size_t defects(Shard shard, std::size_t ranks, const char* key = "other", d
 TEST(MemoryReport, BytesSent_AreThoseOfOneReductionAndTheGathersBetweenCopies) {
   constexpr std::int64_t kParameters = 400;
   for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
-    EXPECT_EQ(shard::least_bytes_sent(shard, kParameters, 4, 2), 1600 * 2 * 0.75);
+    EXPECT_EQ(shard::min_bytes_sent(shard, kParameters, 4, 2), 1600 * 2 * 0.75);
   }
-  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 4), 1600 * 0.75);
-  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 2), 1600 * (0.75 + 2 * 0.25));
-  EXPECT_EQ(shard::least_bytes_sent(Shard::Full, kParameters, 4, 1), 1600 * 3 * 0.75);
+  EXPECT_EQ(shard::min_bytes_sent(Shard::Full, kParameters, 4, 4), 1600 * 0.75);
+  EXPECT_EQ(shard::min_bytes_sent(Shard::Full, kParameters, 4, 2), 1600 * (0.75 + 2 * 0.25));
+  EXPECT_EQ(shard::min_bytes_sent(Shard::Full, kParameters, 4, 1), 1600 * 3 * 0.75);
 }
 
 TEST(MemoryReport, WhatTheFormulasSayIsNoDefect) {

@@ -52,7 +52,7 @@ TEST(Gpt, MediumPreset_Has10774272Parameters) {
   EXPECT_EQ(count_parameters(*model), 10774272);
 }
 
-TEST(Gpt, UntrainedLoss_IsThatOfEvenOdds) {
+TEST(Gpt, UntrainedLoss_IsThatOfUniformProbabilities) {
   gpt::Gpt model = tiny_model();
   EXPECT_NEAR(gpt::next_byte_loss(model, window(0, 17)).item<double>(), std::log(256.0), 0.1);
 }
@@ -95,7 +95,7 @@ TEST(Gpt, LearnsAShortTextByHeart) {
   EXPECT_EQ(gpt::sample(model, kText.substr(0, 4), 12), kText.substr(0, 16));
 }
 
-TEST(Sample, Printable_HidesWhatTerminalsWouldObey) {
+TEST(Sample, Printable_ReplacesControlAndNonAsciiBytes) {
   EXPECT_EQ(gpt::printable("a\x1b[2J\tb\n\x80\r"), "a?[2J\tb\n??");
 }
 

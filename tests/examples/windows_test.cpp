@@ -43,7 +43,7 @@ TEST(SpreadWindows, ShortText_IsCoveredWithoutOverlap) {
   EXPECT_EQ(gpt::spread_windows(10, 10, 100), (Starts{0}));
 }
 
-TEST(SpreadWindows, LongText_IsMetEvenly) {
+TEST(SpreadWindows, LongText_IsSampledEvenly) {
   EXPECT_EQ(gpt::spread_windows(1000, 10, 4), (Starts{0, 250, 500, 750}));
 }
 

@@ -48,7 +48,7 @@ int wait_for(pid_t child) {
   return status;
 }
 
-bool has_exited_well(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+bool exited_successfully(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 
 /// The child ends with an uncaught exception.
 void throws() {
@@ -71,7 +71,7 @@ void exits() {
   expect_sum_works();
   const pid_t child = ::fork();
   if (child == 0) std::exit(0);
-  expect(has_exited_well(wait_for(child)), "the child exits");
+  expect(exited_successfully(wait_for(child)), "the child exits");
   for (int i = 0; i < 100; ++i) expect_sum_works();
 }
 
@@ -84,7 +84,7 @@ void returns() {
   kolo::Handle handle = kolo::allreduce_async(view, view, {.name = "under way"});
   const pid_t child = ::fork();
   if (child == 0) return;
-  expect(has_exited_well(wait_for(child)), "the child returns");
+  expect(exited_successfully(wait_for(child)), "the child returns");
   handle.wait();
   for (int i = 0; i < 100; ++i) expect_sum_works();
 }
@@ -111,7 +111,7 @@ void uses() {
     runtime.shutdown();
     std::exit(failures);
   }
-  expect(has_exited_well(wait_for(child)), "the child is refused");
+  expect(exited_successfully(wait_for(child)), "the child is refused");
   for (int i = 0; i < 100; ++i) expect_sum_works();
 }
 

@@ -78,7 +78,7 @@ class GuardedBuffer {
 using Buffers = std::array<GuardedBuffer, kBuffers>;
 
 /// Makes MPI progress, as if the program used MPI itself.
-void keep_mpi_moving() {
+void make_mpi_progress() {
   const auto until = std::chrono::steady_clock::now() + kWatch;
   while (std::chrono::steady_clock::now() < until) {
     int is_there = 0;
@@ -87,7 +87,7 @@ void keep_mpi_moving() {
   }
 }
 
-void die_some_time() {
+void die_later() {
   const std::chrono::microseconds moment(
       std::atoi(from_environment("KOLO_TEST_MOMENT_US", "0").c_str()));
   std::thread([moment] {
@@ -113,7 +113,7 @@ void reduce_until_lost(Buffers& buffers, bool trap, bool is_victim) {
         is_lost = true;
       }
     }
-    if (is_first && is_victim) die_some_time();
+    if (is_first && is_victim) die_later();
   }
 }
 
@@ -140,6 +140,6 @@ int main() {
   Buffers buffers;
   const std::string victim = from_environment("KOLO_TEST_VICTIM", "0");
   reduce_until_lost(buffers, trap, victim == std::to_string(runtime.rank()));
-  keep_mpi_moving();
+  make_mpi_progress();
   std::_Exit(report(runtime.rank(), buffers));  // no rank is left for a final message
 }

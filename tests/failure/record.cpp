@@ -12,7 +12,7 @@
 namespace kolo::test {
 namespace {
 
-[[noreturn]] void end_like(int status) {
+[[noreturn]] void exit_like(int status) {
   if (WIFSIGNALED(status)) {
     std::signal(WTERMSIG(status), SIG_DFL);
     ::kill(::getpid(), WTERMSIG(status));
@@ -46,7 +46,7 @@ void record_in(const std::string& folder, int rank) {
   stamp(folder, number + ".status",
         WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
                             : "exit " + std::to_string(WEXITSTATUS(status)));
-  end_like(status);
+  exit_like(status);
 }
 
 }  // namespace kolo::test

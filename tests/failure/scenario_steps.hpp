@@ -39,7 +39,7 @@ inline void die() {
 }
 
 /// Makes the victim die at the chosen time from now, whatever it is doing then.
-inline void die_some_time() {
+inline void die_later() {
   if (!is_victim()) return;
   std::thread([] {
     std::this_thread::sleep_for(moment);

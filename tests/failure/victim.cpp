@@ -38,7 +38,7 @@ void idle() {
 void negotiating() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (int step = 0;; ++step) reduce("new " + std::to_string(step));
 }
 
@@ -78,7 +78,7 @@ void posted() {
 void busy() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) reduce("x");
 }
 
@@ -86,14 +86,14 @@ void busy() {
 void mid_chunk() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) reduce("large", std::size_t{16} << 20);
 }
 
 void sharing_memory() {
   const kolo::Runtime runtime;
   warm_up();
-  die_some_time();
+  die_later();
   for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
 }
 
@@ -116,7 +116,7 @@ void shutting_down() {
   for (int rank = 0; is_victim() && rank < runtime.size(); ++rank) {
     wait_for_stamp("warm." + std::to_string(rank));
   }
-  die_some_time();
+  die_later();
   runtime.shutdown();
   if (is_victim()) std::this_thread::sleep_for(1h);
 }
@@ -211,7 +211,7 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void expect_cheap(const char* what, double limit, const std::function<void()>& wait) {
+void expect_low_cpu_use(const char* what, double limit, const std::function<void()>& wait) {
   const double before = cpu_seconds();
   wait();
   const double used = cpu_seconds() - before;
@@ -224,10 +224,10 @@ void expect_cheap(const char* what, double limit, const std::function<void()>& w
 void costs() {
   const kolo::Runtime runtime;
   warm_up();
-  expect_cheap("being idle", 0.025, [] { std::this_thread::sleep_for(5s); });
+  expect_low_cpu_use("being idle", 0.025, [] { std::this_thread::sleep_for(5s); });
   reduce("x");
   if (is_victim()) std::this_thread::sleep_for(5s);
-  expect_cheap("waiting for a late rank", 0.15, [] { reduce("x"); });
+  expect_low_cpu_use("waiting for a late rank", 0.15, [] { reduce("x"); });
 }
 
 const std::map<std::string, void (*)()> scenarios{

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kMostEdits = 8;
+constexpr int kMaxEdits = 8;
 
 struct Training {
   Training()
@@ -81,7 +81,7 @@ class Saved {
   void damage(ByteSource& source) {
     json index = index_;
     std::string shard = shard_;
-    for (int edit = 0; edit < kMostEdits && !source.is_empty(); ++edit) {
+    for (int edit = 0; edit < kMaxEdits && !source.is_empty(); ++edit) {
       if (source.take_below(8) == 0) {
         const std::size_t at = source.take<std::uint16_t>() % shard.size();
         shard[at] = static_cast<char>(shard[at] ^ (1 << source.take_below(8)));

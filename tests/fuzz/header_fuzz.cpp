@@ -33,7 +33,7 @@ using runtime::TreeHeaderExchange;
 using runtime::WindowHeaderExchange;
 using runtime::WireMessage;
 
-constexpr int kMostRanks = 4;
+constexpr int kMaxRanks = 4;
 
 Bits take_bits(ByteSource& source) {
   Bits bits;
@@ -77,11 +77,11 @@ void require_any_order(const std::vector<Header>& headers) {
 
 void require_same_after_a_message(const Header& header) {
   const WireMessage message = HeaderExchangeMessage{HeaderUp{header}};
-  require(runtime::decode(runtime::encode(message), kMostRanks) == message,
+  require(runtime::decode(runtime::encode(message), kMaxRanks) == message,
           "a header is the same after a message");
 }
 
-void show_in_shared_memory(const std::vector<Header>& headers) {
+void exchange_in_shared_memory(const std::vector<Header>& headers) {
   const int size = static_cast<int>(headers.size());
   PlainWindow memory(size, WindowHeaderExchange::segment_bytes());
   std::vector<std::unique_ptr<WindowHeaderExchange>> header_exchanges;
@@ -99,7 +99,7 @@ void show_in_shared_memory(const std::vector<Header>& headers) {
   }
 }
 
-void show_by_messages(const std::vector<Header>& headers, int width) {
+void exchange_by_messages(const std::vector<Header>& headers, int width) {
   struct Message {
     int from;
     int to;
@@ -140,14 +140,14 @@ std::vector<std::string> seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace kolo::fuzz;
   ByteSource source(data, size);
-  const int ranks = 1 + source.take_below(kMostRanks);
+  const int ranks = 1 + source.take_below(kMaxRanks);
   const int width = 1 + source.take_below(3);
   std::vector<kolo::runtime::Header> headers;
   for (int rank = 0; rank < ranks; ++rank) headers.push_back(take_header(source, rank, 1));
   require_any_order(headers);
   for (const auto& header : headers) require_same_after_a_message(header);
   require_same_after_a_message(merge_all(headers));
-  show_in_shared_memory(headers);
-  show_by_messages(headers, width);
+  exchange_in_shared_memory(headers);
+  exchange_by_messages(headers, width);
   return 0;
 }

@@ -39,7 +39,7 @@ std::string failed_name;  // where to store the running input if it fails
 const std::string* running = nullptr;
 
 /// Called while the program ends, so it makes only system calls.
-void keep_running_input() {
+void save_running_input() {
   if (running == nullptr) return;
   const int file = ::open(failed_name.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
   if (file < 0) return;
@@ -50,18 +50,18 @@ void keep_running_input() {
   ::close(file);
 }
 
-extern "C" void keep_and_end(int signal) {
-  keep_running_input();
+extern "C" void save_input_and_exit(int signal) {
+  save_running_input();
   ::_exit(128 + signal);
 }
 
-void keep_what_fails() {
+void save_failing_inputs() {
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_set_death_callback(keep_running_input);
-  std::signal(SIGABRT, keep_and_end);
+  __sanitizer_set_death_callback(save_running_input);
+  std::signal(SIGABRT, save_input_and_exit);
 #else
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
-    std::signal(signal, keep_and_end);
+    std::signal(signal, save_input_and_exit);
   }
 #endif
 }
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   failed_name = fs::path(argv[0]).filename().string() + ".failed";
-  keep_what_fails();
+  save_failing_inputs();
   if (fs::is_regular_file(argv[1])) {
     run(read_file(argv[1]));
     return 0;

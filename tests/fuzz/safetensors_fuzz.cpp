@@ -37,7 +37,7 @@ using tensors::SafetensorsTensor;
 
 constexpr std::size_t kLargestGrowth = 512;
 constexpr std::size_t kConstant = 1 << 14;
-constexpr std::int64_t kMostData = 1 << 16;  // larger ones are not made into a file
+constexpr std::int64_t kMaxDataBytes = 1 << 16;  // larger ones are not made into a file
 
 struct Case {
   std::string_view header;
@@ -130,7 +130,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Case input = case_of(text);
   parse_header(input);
   read_file(text, 0);
-  if (input.data_bytes <= kMostData) {
+  if (input.data_bytes <= kMaxDataBytes) {
     std::string file(8, '\0');
     for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(input.header.size() >> (8 * i));
     read_file(file.append(input.header), input.data_bytes);

@@ -31,13 +31,13 @@ using runtime::Tree;
 using runtime::TreeHeaderExchange;
 using runtime::WakeUpRequest;
 
-constexpr int kMostRanks = 9;
+constexpr int kMaxRanks = 9;
 
-class Scene {
+class FuzzedExchange {
  public:
-  explicit Scene(ByteSource& source)
+  explicit FuzzedExchange(ByteSource& source)
       : source_(source),
-        size_(1 + source.take_below(kMostRanks)),
+        size_(1 + source.take_below(kMaxRanks)),
         rank_(source.take_below(size_)),
         tree_(rank_, size_, 1 + source.take_below(4)),
         header_exchange_(rank_, size_, tree_, [this](int to, const HeaderExchangeMessage& message) {
@@ -112,10 +112,10 @@ class Scene {
     const bool is_child = std::count(tree_.children.begin(), tree_.children.end(), to) == 1;
     if (std::holds_alternative<HeaderUp>(message)) require(to == tree_.parent, "up to the parent");
     if (std::holds_alternative<HeaderDown>(message)) require(is_child, "down to a child");
-    if (source_.take_below(16) == 0 && is_an_end(message)) throw BackendError("unreachable");
+    if (source_.take_below(16) == 0 && may_fail_to_send(message)) throw BackendError("unreachable");
     return 1;
   }
-  static bool is_an_end(const HeaderExchangeMessage& message) {
+  static bool may_fail_to_send(const HeaderExchangeMessage& message) {
     return std::holds_alternative<Lost>(message) || std::holds_alternative<Left>(message) ||
            std::holds_alternative<Ping>(message) || std::holds_alternative<Heartbeat>(message);
   }
@@ -145,7 +145,7 @@ std::vector<std::string> seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   kolo::fuzz::ByteSource source(data, size);
-  kolo::fuzz::Scene scene(source);
-  while (!source.is_empty()) scene.step();
+  kolo::fuzz::FuzzedExchange exchange(source);
+  while (!source.is_empty()) exchange.step();
   return 0;
 }

@@ -68,14 +68,14 @@ Floats values_of(const Case& item, unsigned seed) {
   std::mt19937 random(seed * 7919 + static_cast<unsigned>(item.count));
   std::normal_distribution<float> normal;
   Floats values(item.count);
-  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr float kMaxFloat = std::numeric_limits<float>::max();
   for (std::size_t i = 0; i < values.size(); ++i) {
     const float drawn = normal(random);
     switch (item.pattern) {
       case Pattern::Equal: values[i] = drawn < 0 ? -0.75F : 0.75F; break;
       case Pattern::Zeros: values[i] = drawn < 0 ? -0.0F : drawn > 1 ? drawn : 0.0F; break;
       case Pattern::Tiny: values[i] = drawn * 1e-38F; break;
-      case Pattern::Huge: values[i] = i % 3 == 0 ? kMost : drawn * 1e37F; break;
+      case Pattern::Huge: values[i] = i % 3 == 0 ? kMaxFloat : drawn * 1e37F; break;
       default: values[i] = drawn;
     }
   }

@@ -155,7 +155,7 @@ std::vector<Place> odd_places(bool in_place) {
 
 /// The documented pairs: floating dtypes among each other, integers and Bool to and from Int64,
 /// Int16 to and from Int32, and every dtype but complex ones to itself.
-bool is_promised(DType from, DType to) {
+bool is_documented(DType from, DType to) {
   const auto is_between = [&](DType a, DType b) {
     return (from == a && to == b) || (from == b && to == a);
   };
@@ -168,7 +168,7 @@ void for_each_conversion(const std::function<void(DeviceConversion)>& test) {
   for (int from = 0; from < kDTypeCount; ++from) {
     for (int to = 0; to < kDTypeCount; ++to) {
       DeviceConversion conversion{.from = static_cast<DType>(from), .to = static_cast<DType>(to)};
-      if (!is_promised(conversion.from, conversion.to)) continue;
+      if (!is_documented(conversion.from, conversion.to)) continue;
       test(conversion);
       conversion.factor = 1.0 / 3;
       test(conversion);

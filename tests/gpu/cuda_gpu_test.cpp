@@ -33,7 +33,7 @@ TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
   EXPECT_EQ(value, 99);
 }
 
-TEST_F(CudaGpuTest, TimersTellHowLongWhatIsBetweenThemTakes) {
+TEST_F(CudaGpuTest, TimersMeasureTheWorkBetweenThem) {
   constexpr std::size_t kBytes = std::size_t{1} << 28;
   const auto memory = gpu_->allocate(kBytes);
   const auto first = gpu_->make_timer();
@@ -57,7 +57,7 @@ TEST_F(CudaGpuTest, MarksNeedNoProfiler) {
   EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
-TEST_F(CudaGpuTest, StreamsGoBeforeOthersAndDoNotWaitForTheDefaultOne) {
+TEST_F(CudaGpuTest, StreamsHaveHighPriorityAndDoNotWaitForTheDefaultOne) {
   unsigned flags = 0;
   int priority = 0;
   int highest = 0;
@@ -82,7 +82,7 @@ TEST_F(CudaGpuTest, TooMuchMemoryIsAnErrorThatSaysHowMuch) {
   EXPECT_NE(gpu_->allocate(1), nullptr);
 }
 
-TEST_F(CudaGpuTest, AnyThreadMayUseAndGiveUpWhatAnotherMade) {
+TEST_F(CudaGpuTest, AnyThreadMayUseAndReleaseWhatAnotherMade) {
   auto memory = gpu_->allocate(4096);
   std::thread([&, stream = std::move(stream_)]() mutable {
     const auto event = gpu_->make_event();

@@ -165,8 +165,8 @@ TEST_F(CudaGpuTest, RefusesWhatNoKernelDoesBeforeAnyLaunch) {
       gpu_->fill(memory.get() + 1, 3, DType::Float32, scalar_of(DType::Float32, 0), stream_.get()),
       InvalidArgument);
   const DeviceVectors integers{memory.get(), DType::Int32, 3, 3, 1};
-  const DeviceVectors crooked{memory.get() + 1, DType::Float32, 3, 3, 1};
-  for (const DeviceVectors& vectors : {integers, crooked}) {
+  const DeviceVectors misaligned{memory.get() + 1, DType::Float32, 3, 3, 1};
+  for (const DeviceVectors& vectors : {integers, misaligned}) {
     EXPECT_THROW(gpu_->add_up(vectors, {}, memory.get() + 16, stream_.get()), InvalidArgument);
   }
   synchronize();

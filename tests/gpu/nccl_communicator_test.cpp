@@ -143,7 +143,7 @@ TEST_F(NcclCommunicatorTest, MovesTypesThatNcclCannotReduce) {
   EXPECT_EQ(output.get(), std::vector<float>{1.5F});
 }
 
-TEST_F(NcclCommunicatorTest, NothingIsNoMistake) {
+TEST_F(NcclCommunicatorTest, EmptyOperationsAreAllowed) {
   const std::vector<std::size_t> counts{0};
   communicator_->all_reduce(nullptr, nullptr, 0, DType::Float32, {ReduceOp::Sum, 0.5},
                             stream_.get());

@@ -50,7 +50,7 @@ void VectorsOnCpu::multiply_all(const DeviceVectors& vectors, std::span<double> 
         });
         add_threads(sums.data(), kTile * kTile);
         for_each_thread([&](std::uint32_t thread) {
-          keep_tile(sums.data(), tile, count, thread, partial.data() + part * products.size());
+          store_tile(sums.data(), tile, count, thread, partial.data() + part * products.size());
         });
       }
     }

@@ -14,7 +14,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/mpi.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_variants.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/agree.hpp"

@@ -9,7 +9,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_variants.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -18,12 +18,12 @@ namespace kolo::test::runtime_errors_mpi_test {
 
 using namespace std::chrono_literals;
 
-class RuntimeErrorsMpiTest : public testing::TestWithParam<Way> {
+class RuntimeErrorsMpiTest : public testing::TestWithParam<RuntimeVariant> {
  protected:
   InitOptions options() const { return {.config = GetParam().config}; }
 };
 
-INSTANTIATE_TEST_SUITE_P(, RuntimeErrorsMpiTest, testing::ValuesIn(all_ways()),
+INSTANTIATE_TEST_SUITE_P(, RuntimeErrorsMpiTest, testing::ValuesIn(all_variants()),
                          [](const auto& item) { return item.param.name; });
 
 TEST_P(RuntimeErrorsMpiTest, MismatchRaisesOnEveryRankAndTheLibraryStaysUsable) {
@@ -45,15 +45,15 @@ TEST_P(RuntimeErrorsMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
   Runtime runtime(options());
   if (runtime.size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
   const bool is_late = runtime.rank() == 0;
-  const auto meet = [] { barrier({.name = "all others have given up"}); };
-  if (is_late) meet();
+  const auto wait_for_others = [] { barrier({.name = "all others have given up"}); };
+  if (is_late) wait_for_others();
   const Tensor tensor(4);
   AllreduceOptions options{.name = "x"};
   if (!is_late) options.timeout = 100ms;
   const std::string text =
       text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
   expect_contains(text, "while rank 0 had not submitted it");
-  if (!is_late) meet();
+  if (!is_late) wait_for_others();
   expect_sum_works(runtime, "x");
 }
 

@@ -7,7 +7,7 @@
 
 #include "kolo/mpi.hpp"
 #include "kolo/runtime.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_variants.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::runtime_mpi_test {
@@ -23,14 +23,14 @@ inline MPI_Comm parity_group() {
   return group;
 }
 
-inline std::vector<Way> all_worlds() {
-  std::vector<Way> ways = all_ways();
-  ways.push_back(way("Groups", [](Config&) {}));
-  ways.back().in_groups = true;
-  return ways;
+inline std::vector<RuntimeVariant> all_worlds() {
+  std::vector<RuntimeVariant> variants = all_variants();
+  variants.push_back(make_variant("Groups", [](Config&) {}));
+  variants.back().in_groups = true;
+  return variants;
 }
 
-class RuntimeMpiTest : public testing::TestWithParam<Way> {
+class RuntimeMpiTest : public testing::TestWithParam<RuntimeVariant> {
  protected:
   InitOptions options() const {
     InitOptions options{.config = GetParam().config};

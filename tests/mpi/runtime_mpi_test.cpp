@@ -54,12 +54,12 @@ TEST_P(RuntimeMpiTest, LongNegotiations_ReachAllRanks) {
 TEST_P(RuntimeMpiTest, KnowsWhoSharesItsNode) {
   const Runtime runtime(options());
   const int size = runtime.size();
-  const bool pretends = GetParam().config.fake_nodes == 2 && size > 1;
+  const bool has_fake_nodes = GetParam().config.fake_nodes == 2 && size > 1;
   const int first_node = size - size / 2;  // nodes are blocks of ranks
-  const bool on_first = !pretends || runtime.rank() < first_node;
-  EXPECT_EQ(runtime.local_size(), !pretends ? size : on_first ? first_node : size / 2);
+  const bool on_first = !has_fake_nodes || runtime.rank() < first_node;
+  EXPECT_EQ(runtime.local_size(), !has_fake_nodes ? size : on_first ? first_node : size / 2);
   EXPECT_EQ(runtime.local_rank(), on_first ? runtime.rank() : runtime.rank() - first_node);
-  EXPECT_EQ(runtime.is_homogeneous(), !pretends || size % 2 == 0);
+  EXPECT_EQ(runtime.is_homogeneous(), !has_fake_nodes || size % 2 == 0);
 }
 
 TEST_P(RuntimeMpiTest, AllReduceOfEveryType) {

@@ -3,7 +3,7 @@
 
 #include "kolo/algorithm.hpp"
 #include "kolo/runtime.hpp"
-#include "mpi/runtime_ways.hpp"
+#include "mpi/runtime_variants.hpp"
 #include "ops/registry.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/mpi_ranks.hpp"

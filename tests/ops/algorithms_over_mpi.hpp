@@ -101,7 +101,7 @@ class AlgorithmsOverMpi : public testing::Test {
       call.peer_buffers = peer_buffers_;
     }
     run(algorithm, call);
-    buffers.expect_bounds_kept();
+    buffers.expect_guards_intact();
     const std::size_t own_bytes = counts[static_cast<std::size_t>(rank())] * size_of(item.dtype);
     expect_reduced(item, gather(item, counts, {call.output, own_bytes}), size(),
                    algorithm.rank_ordered);
@@ -129,7 +129,7 @@ class AlgorithmsOverMpi : public testing::Test {
       call.input = call.output;
     }
     run(algorithm, call);
-    buffers.expect_bounds_kept();
+    buffers.expect_guards_intact();
     return {call.output, call.output + item.count * size_of(item.dtype)};
   }
 

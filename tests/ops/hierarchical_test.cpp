@@ -136,7 +136,7 @@ TEST_P(HierarchicalTest, AllGather_KeepsTheRanksOrder) {
 struct GatheredBlocks {
   GatheredBlocks(std::size_t ranks, std::size_t rank, std::size_t round) {
     for (std::size_t peer = 0; peer < ranks; ++peer) {
-      counts.push_back(round == 0 ? 0 : (peer * 61 + round * 37) % kMost);
+      counts.push_back(round == 0 ? 0 : (peer * 61 + round * 37) % kMaxCount);
       for (std::size_t i = 0; i < counts.back(); ++i) {
         all.push_back(value_of(peer, i + 1000 * round));
         if (peer == rank) own.push_back(all.back());
@@ -144,7 +144,7 @@ struct GatheredBlocks {
     }
   }
 
-  static constexpr std::size_t kMost = 230;  // elements per rank
+  static constexpr std::size_t kMaxCount = 230;  // elements per rank
   std::vector<std::size_t> counts;
   std::vector<std::int32_t> own;
   std::vector<std::int32_t> all;
@@ -155,7 +155,7 @@ TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
   const Algorithm& algorithm = registry_.find(Collective::AllGather, "hierarchical");
   for (std::uint64_t seed = kFirstSeed; seed < kFirstSeed + 8; ++seed) {
     std::vector<std::vector<std::int32_t>> outputs(
-        nodes(), std::vector<std::int32_t>(GatheredBlocks::kMost * ranks()));
+        nodes(), std::vector<std::int32_t>(GatheredBlocks::kMaxCount * ranks()));
     std::barrier all_have_read(static_cast<std::ptrdiff_t>(ranks()));
     run_on_nodes(GetParam(), kContractWindowBytes, seed, [&](const Rank& rank) {
       const auto self = static_cast<std::size_t>(rank.rank);

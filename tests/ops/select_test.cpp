@@ -83,7 +83,7 @@ TEST(SelectTest, CustomReductions_AreNotForMpi) {
   EXPECT_EQ(choose(situation, "ring"), "ring");
 }
 
-TEST(SelectTest, OverrideThatCannotRun_GivesWay) {
+TEST(SelectTest, OverrideThatCannotRun_FallsBack) {
   const Situation messages{.bytes = kMiB, .size = 3};
   for (const char* name : {"mpi", "window", "window_small", "zero_copy"}) {
     EXPECT_EQ(choose(messages, name), "direct") << name;

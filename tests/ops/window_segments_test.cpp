@@ -113,10 +113,10 @@ void expect_small_result(Collective collective, int rank, int size,
 }
 
 /// The start rejects smaller segments, so nothing may fail later.
-TEST(WindowTest, LeastSegments_SufficeForEveryAlgorithm) {
+TEST(WindowTest, MinimumSegments_SufficeForEveryAlgorithm) {
   const ops::Registry registry;
   for (const int size : {2, 3, 8, 16, 24}) {
-    const std::size_t least = ops::WindowSlots::least_segment_bytes(size);
+    const std::size_t least = ops::WindowSlots::min_segment_bytes(size);
     std::vector<std::size_t> counts(static_cast<std::size_t>(size), 1);
     std::vector<std::int32_t> in(counts.size() * counts.size());
     run_on_ranks(size, least, 1, [&](const Rank& rank) {

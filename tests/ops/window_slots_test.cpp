@@ -18,19 +18,17 @@ constexpr std::size_t kLine = Shares::kLineBytes;
 
 TEST(WindowSlotsTest, Slots_FillTheirSegmentAndNoMore) {
   const std::vector<WindowSlots::Layout> layouts{
-      {.count = 1},
-      {.count = 2},
-      {.count = 3, .least_bytes = 3 * kLine, .header_bytes = 2 * kLine}};
+      {.count = 1}, {.count = 2}, {.count = 3, .min_bytes = 3 * kLine, .header_bytes = 2 * kLine}};
   for (std::size_t segment_bytes = kLine; segment_bytes < 3000; segment_bytes += 60) {
     test::run_on_ranks(2, segment_bytes, 1, [&](const test::Rank& rank) {
       for (const WindowSlots::Layout& layout : layouts) {
-        const std::size_t least = layout.header_bytes + layout.count * layout.least_bytes;
+        const std::size_t least = layout.header_bytes + layout.count * layout.min_bytes;
         if (segment_bytes < least) {
           EXPECT_THROW(WindowSlots(rank.window, kLine, layout, "test"), InvalidArgument);
           continue;
         }
         const WindowSlots slots(rank.window, 1 << 20, layout, "test");
-        EXPECT_GE(slots.bytes(), layout.least_bytes);
+        EXPECT_GE(slots.bytes(), layout.min_bytes);
         EXPECT_EQ(slots.bytes() % kLine, 0u);
         const std::size_t used = layout.header_bytes + layout.count * slots.bytes();
         EXPECT_LE(used, segment_bytes);
@@ -41,7 +39,7 @@ TEST(WindowSlotsTest, Slots_FillTheirSegmentAndNoMore) {
             EXPECT_EQ(slots.of(peer, chunk), first + chunk % layout.count * slots.bytes());
           }
         }
-        EXPECT_EQ(WindowSlots(rank.window, kLine, layout, "test").bytes(), layout.least_bytes);
+        EXPECT_EQ(WindowSlots(rank.window, kLine, layout, "test").bytes(), layout.min_bytes);
       }
     });
   }
@@ -56,7 +54,7 @@ TEST(SharesTest, Parts_CoverEveryPieceOnceInPlacesOfTheirOwn) {
                                                     {700, 699, 1, 0, 5000}}) {
       std::vector<Range> pieces = ranges_of(lengths);
       for (Range& piece : pieces) piece.begin += 17;  // they may start anywhere
-      const std::size_t least = Shares::least_slot_bytes(pieces.size());
+      const std::size_t least = Shares::min_slot_bytes(pieces.size());
       for (std::size_t slot = least; slot < least + 20 * kLine; slot += kLine) {
         SCOPED_TRACE(testing::PrintToString(lengths) + " in " + std::to_string(slot));
         const Shares shares(pieces, element, slot);

@@ -55,7 +55,7 @@ OperationMemory::TensorMemory OperationMemory::make_tensor(const Program& progra
   std::copy(memory.original.begin(), memory.original.end(), memory.input->data());
   memory.input_shape = tensor.shape;
   memory.output_shape = tensor.shape;
-  if (takes_rows(operation_.collective)) {
+  if (takes_rows(operation_)) {
     const std::size_t member = member_of(rank_, program.members(operation_));
     const std::vector<std::int64_t> parts =
         operation_.collective == Collective::AllGather
@@ -117,7 +117,7 @@ AllocateRows OperationMemory::allocate(std::size_t tensor) {
 
 std::vector<std::byte> OperationMemory::result(std::size_t tensor) {
   TensorMemory& memory = tensors_[tensor];
-  if (takes_rows(operation_.collective)) {
+  if (takes_rows(operation_)) {
     return memory.output ? memory.output->content() : std::vector<std::byte>();
   }
   const std::byte* const data = buffer_         ? buffer_->data() + operation_.offset_bytes
@@ -140,7 +140,7 @@ std::string OperationMemory::damage() {
     std::vector<std::byte> now = memory.input->content();
     std::vector<std::byte> before = memory.original;
     if (operation_.collective == Collective::Broadcast) continue;
-    if (!memory.output && !takes_rows(operation_.collective)) {
+    if (!memory.output && !takes_rows(operation_)) {
       const auto cut = [&](std::vector<std::byte>& bytes) {
         const auto begin = bytes.begin() + static_cast<std::ptrdiff_t>(memory.output_offset);
         bytes.erase(begin, begin + static_cast<std::ptrdiff_t>(output_bytes(i)));

@@ -53,29 +53,29 @@ void describe_call(std::ostream& text, const Operation& operation) {
   }
 }
 
-std::string describe(const Meeting& meeting) {
+std::string describe(const BlockingCall& call) {
   std::ostringstream text;
-  switch (meeting.kind) {
-    case Meeting::Kind::AddSet: text << "add set " << ranks_of(meeting.ranks); break;
-    case Meeting::Kind::RemoveSet: text << "remove set " << meeting.set; break;
-    case Meeting::Kind::MakeBuffer:
-      text << "make buffer " << meeting.buffer << " of " << meeting.size_bytes << " bytes on set "
-           << meeting.set;
+  switch (call.kind) {
+    case BlockingCall::Kind::AddSet: text << "add set " << ranks_of(call.ranks); break;
+    case BlockingCall::Kind::RemoveSet: text << "remove set " << call.set; break;
+    case BlockingCall::Kind::MakeBuffer:
+      text << "make buffer " << call.buffer << " of " << call.size_bytes << " bytes on set "
+           << call.set;
       break;
-    case Meeting::Kind::DropBuffer: text << "drop buffer " << meeting.buffer; break;
-    case Meeting::Kind::Join:
-      text << "ranks " << ranks_of(meeting.ranks) << " join set " << meeting.set
-           << (meeting.on_thread ? " on a thread" : "")
-           << (meeting.is_settled ? "" : " with work pending");
+    case BlockingCall::Kind::DropBuffer: text << "drop buffer " << call.buffer; break;
+    case BlockingCall::Kind::Join:
+      text << "ranks " << ranks_of(call.ranks) << " join set " << call.set
+           << (call.on_thread ? " on a thread" : "")
+           << (call.is_settled ? "" : " with work pending");
       break;
-    case Meeting::Kind::EndJoins: text << "wait for the joins on threads"; break;
-    case Meeting::Kind::Shutdown: text << "shut down"; break;
+    case BlockingCall::Kind::EndJoins: text << "wait for the joins on threads"; break;
+    case BlockingCall::Kind::Shutdown: text << "shut down"; break;
   }
-  if (meeting.deviant >= 0) {
-    text << "; rank " << meeting.deviant << " says " << ranks_of(meeting.deviant_ranks) << " / "
-         << meeting.deviant_bytes << " bytes";
+  if (call.outlier >= 0) {
+    text << "; rank " << call.outlier << " says " << ranks_of(call.outlier_ranks) << " / "
+         << call.outlier_bytes << " bytes";
   }
-  if (meeting.error) text << "; ends with " << name_of(*meeting.error);
+  if (call.error) text << "; ends with " << name_of(*call.error);
   return text.str();
 }
 
@@ -85,6 +85,16 @@ std::size_t Tensor::count() const {
   return std::accumulate(
       shape.begin(), shape.end(), std::size_t{1},
       [](std::size_t count, std::int64_t n) { return count * static_cast<std::size_t>(n); });
+}
+
+bool is_reduction(const Operation& operation) {
+  return operation.collective == Collective::AllReduce ||
+         operation.collective == Collective::ReduceScatter;
+}
+
+bool takes_rows(const Operation& operation) {
+  return operation.collective == Collective::AllGather ||
+         operation.collective == Collective::AllToAll;
 }
 
 bool is_among(int rank, const std::vector<int>& ranks) {
@@ -106,8 +116,8 @@ std::string describe(const Program& program, const Operation& operation) {
   if (!operation.joined.empty()) text << ", joined " << ranks_of(operation.joined);
   if (operation.error) text << "; ends with " << name_of(*operation.error);
   if (operation.is_refused) text << " at the call";
-  if (operation.deviant >= 0) {
-    text << "; rank " << operation.deviant << " submits ";
+  if (operation.outlier >= 0) {
+    text << "; rank " << operation.outlier << " submits ";
     describe_call(text, *operation.variant);
   }
   return text.str();
@@ -134,7 +144,7 @@ std::string describe(const Program& program) {
     for (const int id : program.rounds[i].operations) {
       text << "  " << describe(program, program.operations[static_cast<std::size_t>(id)]) << "\n";
     }
-    if (program.rounds[i].meeting) text << "  " << describe(*program.rounds[i].meeting) << "\n";
+    if (const auto& call = program.rounds[i].blocking_call) text << "  " << describe(*call) << "\n";
   }
   return text.str();
 }

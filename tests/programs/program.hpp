@@ -19,15 +19,6 @@
 /// end. A program depends only on its seed and the number of ranks.
 namespace kolo::programs {
 
-inline bool is_reduction(Collective collective) {
-  return collective == Collective::AllReduce || collective == Collective::ReduceScatter;
-}
-
-/// Whether the first dimensions of its inputs may differ between ranks.
-inline bool takes_rows(Collective collective) {
-  return collective == Collective::AllGather || collective == Collective::AllToAll;
-}
-
 struct Tensor {
   DType dtype = DType::Float32;
   std::vector<std::int64_t> shape;  ///< all-gather, all-to-all: of one row
@@ -67,15 +58,15 @@ struct Operation {
   std::optional<ErrorKind> error;  ///< the error on all submitters
   bool is_refused = false;         ///< the call itself throws the error
   bool is_settled = false;         ///< all submitters wait for it in the same round
-  int deviant = -1;                ///< a rank that submits `variant` instead
+  int outlier = -1;                ///< a rank that submits `variant` instead
   std::shared_ptr<const Operation> variant;
 
-  const Operation& on(int rank) const { return rank == deviant ? *variant : *this; }
+  const Operation& on(int rank) const { return rank == outlier ? *variant : *this; }
 };
 
 /// A collective call that blocks until all of its ranks have arrived, after the round's
 /// submissions.
-struct Meeting {
+struct BlockingCall {
   enum class Kind { AddSet, RemoveSet, MakeBuffer, DropBuffer, Join, EndJoins, Shutdown };
 
   Kind kind = Kind::AddSet;
@@ -84,9 +75,9 @@ struct Meeting {
   int buffer = 0;
   std::size_t size_bytes = 0;
   std::optional<ErrorKind> error{};
-  int deviant = -1;  ///< a rank that passes the next two instead
-  std::vector<int> deviant_ranks{};
-  std::size_t deviant_bytes = 0;
+  int outlier = -1;  ///< a rank that passes the next two instead
+  std::vector<int> outlier_ranks{};
+  std::size_t outlier_bytes = 0;
   bool on_thread = false;          ///< Join: concurrent with the rank's other work, until EndJoins
   bool is_settled = true;          ///< Join: the rank has nothing else pending
   std::vector<int> may_be_last{};  ///< Join: the ranks one of which joins last
@@ -96,7 +87,7 @@ struct Meeting {
 /// Operations that all ranks submit before they wait for any of them.
 struct Round {
   std::vector<int> operations;
-  std::optional<Meeting> meeting;
+  std::optional<BlockingCall> blocking_call;
 };
 
 struct Program {
@@ -114,6 +105,11 @@ struct Program {
     return sets[static_cast<std::size_t>(operation.set)];
   }
 };
+
+/// All-reduce or reduce-scatter.
+bool is_reduction(const Operation& operation);
+/// All-gather or all-to-all, to which ranks may give different numbers of rows.
+bool takes_rows(const Operation& operation);
 
 bool is_among(int rank, const std::vector<int>& ranks);
 /// The index of a rank in its set.

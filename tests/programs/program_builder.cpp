@@ -33,10 +33,10 @@ Operation& ProgramBuilder::submit(Operation operation) {
 }
 
 /// A random set; most often the world.
-int ProgramBuilder::random_set(int least_members) {
+int ProgramBuilder::random_set(int min_members) {
   const int set = random_.one_in(2) ? 0 : random_.pick(open_sets_);
   const int members = static_cast<int>(program_.sets[static_cast<std::size_t>(set)].size());
-  return members >= least_members ? set : 0;
+  return members >= min_members ? set : 0;
 }
 
 Operation ProgramBuilder::random_operation(int set) {
@@ -82,7 +82,7 @@ bool ProgramBuilder::is_place_taken(const Operation& operation) const {
   });
 }
 
-void ProgramBuilder::add_company(std::vector<std::string>& names, int most) {
+void ProgramBuilder::add_other_operations(std::vector<std::string>& names, int most) {
   for (Operation& operation : random_operations(random_.between(0, most), names)) {
     if (!is_place_taken(operation)) submit(std::move(operation));
   }
@@ -94,15 +94,15 @@ void ProgramBuilder::add_loop() {
   for (int i = random_.between(1, 3); i > 0; --i) {
     body.push_back(random_operations(random_.between(1, 5), names));
   }
-  const bool goes_well = random_.one_in(3);
+  const bool is_steady = random_.one_in(3);
   for (int i = random_.between(1, 6); i > 0; --i) {
     for (const std::vector<Operation>& round : body) {
       new_round();
       for (const Operation& of_body : round) {
-        if (!goes_well && random_.one_in(10)) continue;
+        if (!is_steady && random_.one_in(10)) continue;
         Operation& operation = submit(of_body);
         choose_rows(program_, operation, random_);
-        if (!goes_well && random_.one_in(14)) make_disagree(program_, operation, random_);
+        if (!is_steady && random_.one_in(14)) make_disagree(program_, operation, random_);
       }
     }
   }
@@ -114,7 +114,7 @@ void ProgramBuilder::add_disagreements() {
   for (Operation& operation : random_operations(random_.between(1, 4), names)) {
     make_disagree(program_, submit(std::move(operation)), random_);
   }
-  add_company(names, 3);
+  add_other_operations(names, 3);
 }
 
 // --- deadlines ---
@@ -136,7 +136,7 @@ void ProgramBuilder::add_expiry() {
 
   new_round();
   submit(std::move(expiring));
-  add_company(names, 2);
+  add_other_operations(names, 2);
   new_round();  // now the late rank knows that the deadline has passed on the others
   Operation barrier = programs::random_operation(program_, set, Collective::Barrier, random_);
   barrier.name = names.back();
@@ -145,7 +145,7 @@ void ProgramBuilder::add_expiry() {
   submit(std::move(barrier));
   new_round();
   submit(std::move(late_use));
-  add_company(names, 2);
+  add_other_operations(names, 2);
 }
 
 // --- process sets and shared buffers ---
@@ -153,47 +153,47 @@ void ProgramBuilder::add_expiry() {
 void ProgramBuilder::add_set() {
   std::vector<std::string> names = shuffled_names();
   new_round();
-  add_company(names, 3);
-  Meeting meeting{.kind = Meeting::Kind::AddSet};
-  meeting.set = static_cast<int>(program_.sets.size());
-  meeting.ranks = random_ranks(program_, 1, random_);
+  add_other_operations(names, 3);
+  BlockingCall call{.kind = BlockingCall::Kind::AddSet};
+  call.set = static_cast<int>(program_.sets.size());
+  call.ranks = random_ranks(program_, 1, random_);
   if (random_.one_in(4)) {
-    meeting.deviant = random_.between(0, program_.size - 1);
-    meeting.deviant_ranks = random_ranks(program_, 1, random_);
-    const bool is_mistake = random_.one_in(2) || meeting.deviant_ranks == meeting.ranks;
+    call.outlier = random_.between(0, program_.size - 1);
+    call.outlier_ranks = random_ranks(program_, 1, random_);
+    const bool is_mistake = random_.one_in(2) || call.outlier_ranks == call.ranks;
     if (is_mistake) {
-      meeting.deviant_ranks =
+      call.outlier_ranks =
           random_.pick(std::vector<std::vector<int>>{{}, {0, 0}, {program_.size}, {-1, 0}});
     }
-    meeting.error = is_mistake ? ErrorKind::InvalidArgument : ErrorKind::Mismatch;
+    call.error = is_mistake ? ErrorKind::InvalidArgument : ErrorKind::Mismatch;
   } else {
-    open_sets_.push_back(meeting.set);
-    program_.sets.push_back(meeting.ranks);
+    open_sets_.push_back(call.set);
+    program_.sets.push_back(call.ranks);
   }
-  program_.rounds.back().meeting = std::move(meeting);
+  program_.rounds.back().blocking_call = std::move(call);
 }
 
 void ProgramBuilder::remove_set() {
   std::vector<std::string> names = shuffled_names();
-  Meeting meeting{.kind = Meeting::Kind::RemoveSet};
+  BlockingCall call{.kind = BlockingCall::Kind::RemoveSet};
   if (open_sets_.size() == 1 || random_.one_in(5)) {  // the world, or a set that is already closed
-    if (!closed_sets_.empty() && random_.one_in(2)) meeting.set = random_.pick(closed_sets_);
+    if (!closed_sets_.empty() && random_.one_in(2)) call.set = random_.pick(closed_sets_);
     new_round();
-    meeting.error = ErrorKind::InvalidArgument;
-    program_.rounds.back().meeting = std::move(meeting);
+    call.error = ErrorKind::InvalidArgument;
+    program_.rounds.back().blocking_call = std::move(call);
     return;
   }
   do {
-    meeting.set = random_.pick(open_sets_);
-  } while (meeting.set == 0);
-  std::erase(open_sets_, meeting.set);
-  closed_sets_.push_back(meeting.set);
-  std::erase_if(buffers_, [&](const Buffer& buffer) { return buffer.set == meeting.set; });
-  const int set = meeting.set;
-  new_round().meeting = std::move(meeting);
+    call.set = random_.pick(open_sets_);
+  } while (call.set == 0);
+  std::erase(open_sets_, call.set);
+  closed_sets_.push_back(call.set);
+  std::erase_if(buffers_, [&](const Buffer& buffer) { return buffer.set == call.set; });
+  const int set = call.set;
+  new_round().blocking_call = std::move(call);
   if (random_.one_in(2)) add_leftover(set, names.back(), random_.one_in(2));
   names.pop_back();
-  add_company(names, 2);
+  add_other_operations(names, 2);
   new_round();
   for (int rank = 0; rank < program_.size; ++rank) {
     const bool is_member = is_among(rank, program_.sets[static_cast<std::size_t>(set)]);
@@ -234,30 +234,30 @@ void ProgramBuilder::refuse(int set, int rank, ErrorKind error) {
 }
 
 void ProgramBuilder::add_buffer() {
-  Meeting meeting{.kind = Meeting::Kind::MakeBuffer};
+  BlockingCall call{.kind = BlockingCall::Kind::MakeBuffer};
   if (buffers_.size() > 1) {
-    meeting.kind = Meeting::Kind::DropBuffer;
-    meeting.buffer = buffers_.front().number;
+    call.kind = BlockingCall::Kind::DropBuffer;
+    call.buffer = buffers_.front().number;
     buffers_.erase(buffers_.begin());
-    new_round().meeting = std::move(meeting);
+    new_round().blocking_call = std::move(call);
     return;
   }
-  meeting.set = random_set();
-  meeting.buffer = buffer_count_++;
-  meeting.size_bytes = random_.pick(std::vector<std::size_t>{256, 1000, 4096, 4096, 20'000});
-  const std::vector<int>& members = program_.sets[static_cast<std::size_t>(meeting.set)];
+  call.set = random_set();
+  call.buffer = buffer_count_++;
+  call.size_bytes = random_.pick(std::vector<std::size_t>{256, 1000, 4096, 4096, 20'000});
+  const std::vector<int>& members = program_.sets[static_cast<std::size_t>(call.set)];
   if (members.size() > 1 && random_.one_in(5)) {
-    meeting.deviant = random_.pick(members);
-    meeting.deviant_bytes = meeting.size_bytes + 64;
-    meeting.error = ErrorKind::Mismatch;
+    call.outlier = random_.pick(members);
+    call.outlier_bytes = call.size_bytes + 64;
+    call.error = ErrorKind::Mismatch;
   } else {
-    buffers_.push_back({meeting.buffer, meeting.set, meeting.size_bytes});
+    buffers_.push_back({call.buffer, call.set, call.size_bytes});
   }
-  new_round().meeting = std::move(meeting);
+  new_round().blocking_call = std::move(call);
 }
 
 void ProgramBuilder::add_end() {
-  new_round().meeting = Meeting{.kind = Meeting::Kind::Shutdown};
+  new_round().blocking_call = BlockingCall{.kind = BlockingCall::Kind::Shutdown};
   for (const int set : open_sets_) {
     if (random_.one_in(4)) add_leftover(set, "left over", false);
   }

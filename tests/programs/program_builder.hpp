@@ -53,12 +53,12 @@ class ProgramBuilder {
   /// Numbers the operation and adds it to the last round.
   Operation& submit(Operation operation);
 
-  int random_set(int least_members = 1);
+  int random_set(int min_members = 1);
   Operation random_operation(int set);
   std::vector<Operation> random_operations(int count, std::vector<std::string>& names);
   std::vector<std::string> shuffled_names();
   bool is_place_taken(const Operation& operation) const;
-  void add_company(std::vector<std::string>& names, int most);
+  void add_other_operations(std::vector<std::string>& names, int most);
 
   void add_round_of(const Joining& joining, int round, std::vector<std::string>& names);
   void add_operation_of(const Joining& joining, int round, std::vector<std::string>& names);

@@ -32,11 +32,14 @@ void ProgramBuilder::add_join() {
   for (std::size_t i = 0; i < members; ++i) {
     if (others_are_seen && joining.rounds[i] < joining.last_round) continue;
     for (Round& round : program_.rounds) {
-      if (!round.meeting || round.meeting->joining != program_.joinings) continue;
-      round.meeting->may_be_last.push_back(program_.sets[static_cast<std::size_t>(joining.set)][i]);
+      if (!round.blocking_call || round.blocking_call->joining != program_.joinings) continue;
+      round.blocking_call->may_be_last.push_back(
+          program_.sets[static_cast<std::size_t>(joining.set)][i]);
     }
   }
-  if (joining.on_thread) new_round().meeting = Meeting{.kind = Meeting::Kind::EndJoins};
+  if (joining.on_thread) {
+    new_round().blocking_call = BlockingCall{.kind = BlockingCall::Kind::EndJoins};
+  }
   ++program_.joinings;
 }
 
@@ -48,15 +51,15 @@ void ProgramBuilder::add_round_of(const Joining& joining, int round,
     const int count = random_.between(round + 1 == joining.last_round ? 1 : 0, 3);
     for (int i = 0; i < count; ++i) add_operation_of(joining, round, names);
   }
-  Meeting meeting{.kind = Meeting::Kind::Join};
-  meeting.set = joining.set;
-  meeting.joining = program_.joinings;
-  meeting.on_thread = joining.on_thread;
-  meeting.is_settled = joining.is_settled;
+  BlockingCall call{.kind = BlockingCall::Kind::Join};
+  call.set = joining.set;
+  call.joining = program_.joinings;
+  call.on_thread = joining.on_thread;
+  call.is_settled = joining.is_settled;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    if (joining.rounds[i] == round) meeting.ranks.push_back(members[i]);
+    if (joining.rounds[i] == round) call.ranks.push_back(members[i]);
   }
-  if (!meeting.ranks.empty()) program_.rounds.back().meeting = std::move(meeting);
+  if (!call.ranks.empty()) program_.rounds.back().blocking_call = std::move(call);
   if (!joining.on_thread) return;
   for (Operation& operation : random_operations(random_.between(0, 2), names)) {
     if (operation.set != joining.set) submit(std::move(operation));
@@ -83,10 +86,10 @@ void ProgramBuilder::add_operation_of(const Joining& joining, int round,
 
 /// Joined ranks get no rows and cannot be roots, or the operation fails.
 void ProgramBuilder::adapt_to_joined(Operation& operation) {
-  const bool goes_wrong = random_.one_in(4);
+  const bool is_invalid = random_.one_in(4);
   if (operation.collective == Collective::Broadcast) {
-    operation.root = random_.pick(goes_wrong ? operation.joined : operation.submitters);
-    if (goes_wrong) operation.error = ErrorKind::InvalidArgument;
+    operation.root = random_.pick(is_invalid ? operation.joined : operation.submitters);
+    if (is_invalid) operation.error = ErrorKind::InvalidArgument;
   }
   if (operation.collective != Collective::AllToAll) return;
   operation.equal_splits = false;
@@ -95,7 +98,7 @@ void ProgramBuilder::adapt_to_joined(Operation& operation) {
   for (const int rank : operation.submitters) {
     for (const int joined : operation.joined) {
       std::int64_t& rows = operation.split[member_of(rank, members)][member_of(joined, members)];
-      if (!goes_wrong) rows = 0;
+      if (!is_invalid) rows = 0;
       sends |= rows > 0;
     }
   }

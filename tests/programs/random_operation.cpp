@@ -10,7 +10,7 @@ using simulator::Random;
 using Shape = std::vector<std::int64_t>;
 
 constexpr int kSlots = 4;  // in a shared buffer
-constexpr std::int64_t kMostBytes = 100 << 10;
+constexpr std::int64_t kMaxBytes = 100 << 10;
 
 Collective random_collective(Random& random) {
   using enum Collective;
@@ -26,7 +26,7 @@ std::int64_t large_count(const Program& program, DType dtype, Random& random) {
   const auto staging = static_cast<std::int64_t>(program.config.staging_bytes);
   const std::int64_t wanted =
       random.one_in(2) ? segment * random.between(1, 5) : staging * random.between(1, 2);
-  const std::int64_t bytes = std::min({wanted, segment * 80, kMostBytes});
+  const std::int64_t bytes = std::min({wanted, segment * 80, kMaxBytes});
   return bytes / static_cast<std::int64_t>(size_of(dtype)) + random.between(-1, 1);
 }
 
@@ -71,7 +71,7 @@ void choose_tensors(const Program& program, Operation& operation, Random& random
     tensor.dtype = random_dtype(operation, random);
     const bool can_be_scalar = operation.collective != Collective::ReduceScatter;
     tensor.shape = random_shape(program, tensor.dtype, can_be_scalar, random);
-    if (takes_rows(operation.collective) && random.one_in(3)) tensor.shape = {};
+    if (takes_rows(operation) && random.one_in(3)) tensor.shape = {};
     operation.tensors.push_back(tensor);
   }
 }
@@ -81,7 +81,7 @@ void choose_tensors(const Program& program, Operation& operation, Random& random
 DType random_dtype(const Operation& operation, Random& random) {
   for (;;) {
     const auto dtype = static_cast<DType>(random.between(0, static_cast<int>(DType::Bool)));
-    const bool takes_bool = !is_reduction(operation.collective) || operation.op == ReduceOp::Min ||
+    const bool takes_bool = !is_reduction(operation) || operation.op == ReduceOp::Min ||
                             operation.op == ReduceOp::Max || operation.op == ReduceOp::Custom;
     if (operation.op == ReduceOp::Adasum && !is_floating(dtype)) continue;
     if (dtype != DType::Bool || takes_bool) return dtype;
@@ -98,7 +98,7 @@ void choose_reduction(Operation& operation, Random& random) {
 }
 
 void choose_rows(const Program& program, Operation& operation, Random& random) {
-  if (!takes_rows(operation.collective)) return;
+  if (!takes_rows(operation)) return;
   const std::size_t size = program.members(operation).size();
   const auto random_rows = [&] {
     Shape rows(size);
@@ -126,9 +126,9 @@ Operation random_operation(const Program& program, int set, Collective collectiv
   operation.collective = collective;
   operation.set = set;
   operation.submitters = program.members(operation);
-  if (is_reduction(operation.collective)) choose_reduction(operation, random);
+  if (is_reduction(operation)) choose_reduction(operation, random);
   choose_tensors(program, operation, random);
-  if (is_reduction(operation.collective)) {
+  if (is_reduction(operation)) {
     choose_scales(operation, random);
     operation.join_divisor = random.one_in(4) ? JoinDivisor::Active : JoinDivisor::World;
     operation.compression =

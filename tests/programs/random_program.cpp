@@ -5,14 +5,14 @@
 namespace kolo::programs {
 namespace {
 
-constexpr int kLeastOperations = 44;
+constexpr int kMinOperations = 44;
 constexpr std::uint64_t kSizes = 3;
 
 }  // namespace
 
 Program random_program(std::uint64_t seed, int size) {
   ProgramBuilder builder(seed, size);
-  while (builder.operation_count() < kLeastOperations) {
+  while (builder.operation_count() < kMinOperations) {
     switch (builder.random().between(0, 11)) {
       case 0: builder.add_set(); break;
       case 1: builder.remove_set(); break;

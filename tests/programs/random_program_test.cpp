@@ -50,7 +50,7 @@ TEST(RandomProgramTest, FindsAWrongValue) {
   EXPECT_EQ(run_in_threads(program, options_for(0)), "");
   Operation other = program.operations[0];
   other.id = 1;  // other inputs
-  program.operations[0].deviant = 2;
+  program.operations[0].outlier = 2;
   program.operations[0].variant = std::make_shared<const Operation>(other);
   const std::string failures = run_in_threads(program, options_for(0));
   for (const char* const rank : {"rank 0", "rank 1", "rank 2"}) {

@@ -13,7 +13,7 @@ using simulator::Random;
 /// apply.
 bool change_a_field(const Program& program, Operation& variant, Random& random) {
   const bool has_tensors = !variant.tensors.empty();
-  const bool is_reduced = is_reduction(variant.collective);
+  const bool is_reduced = is_reduction(variant);
   const bool has_place = variant.buffer >= 0;
   switch (random.between(0, 11)) {
     case 0: {
@@ -89,11 +89,11 @@ bool set_mistake(Operation& variant, Mistake mistake, bool fits) {
 
 /// Makes the arguments invalid. False if the mistake drawn does not apply.
 bool make_a_mistake(const Program& program, Operation& variant, Random& random) {
-  const bool is_reduced = is_reduction(variant.collective);
+  const bool is_reduced = is_reduction(variant);
   const bool has_place = variant.buffer >= 0;
   const bool has_elements = std::any_of(variant.tensors.begin(), variant.tensors.end(),
                                         [](const Tensor& tensor) { return tensor.count() > 0; });
-  const bool has_memory = has_elements && !has_place && !takes_rows(variant.collective);
+  const bool has_memory = has_elements && !has_place && !takes_rows(variant);
   switch (random.between(0, 11)) {
     case 0:
       return set_mistake(variant, Mistake::OutputShape,
@@ -107,7 +107,7 @@ bool make_a_mistake(const Program& program, Operation& variant, Random& random) 
                          has_memory && is_reduced && variant.collective == Collective::AllReduce);
     case 4:
       return set_mistake(variant, Mistake::CudaMemory, !variant.tensors.empty() && !has_place);
-    case 5: return set_mistake(variant, Mistake::Scalar, takes_rows(variant.collective));
+    case 5: return set_mistake(variant, Mistake::Scalar, takes_rows(variant));
     case 6: {
       if (variant.collective != Collective::Broadcast) return false;
       variant.root = program.size;  // no such rank
@@ -158,7 +158,7 @@ void make_disagree(const Program& program, Operation& operation, Random& random)
       continue;
     }
     variant->id = operation.id;
-    operation.deviant = random.pick(operation.submitters);
+    operation.outlier = random.pick(operation.submitters);
     operation.variant = std::move(variant);
     operation.error = differs ? ErrorKind::Mismatch : ErrorKind::InvalidArgument;
     return;

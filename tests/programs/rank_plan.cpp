@@ -14,22 +14,22 @@ using std::chrono::microseconds;
 /// A rank's habits: some ranks are as steady as a training loop, others are not.
 struct Habits {
   bool keeps_order = false;
-  int one_late_in = 0;  // operations; 0: none
-  int one_threaded_in = 0;
+  int late_one_in = 0;  // operations; 0: none
+  int threaded_one_in = 0;
   bool waits_in_order = false;
 };
 
 Habits random_habits(Random& random) {
   Habits habits;
   habits.keeps_order = random.one_in(2);
-  habits.one_late_in = random.pick(std::vector<int>{0, 0, 30, 12, 5});
-  habits.one_threaded_in = random.pick(std::vector<int>{0, 0, 8, 3});
+  habits.late_one_in = random.pick(std::vector<int>{0, 0, 30, 12, 5});
+  habits.threaded_one_in = random.pick(std::vector<int>{0, 0, 8, 3});
   habits.waits_in_order = random.one_in(2);
   return habits;
 }
 
 microseconds random_delay(const Habits& habits, Random& random) {
-  if (habits.one_late_in == 0 || !random.one_in(habits.one_late_in)) return microseconds(0);
+  if (habits.late_one_in == 0 || !random.one_in(habits.late_one_in)) return microseconds(0);
   return microseconds(random.one_in(8) ? random.between(500, 3000) : random.between(1, 300));
 }
 
@@ -71,7 +71,7 @@ std::vector<Step> random_steps(const Program& program, int round, int rank, cons
     random.shuffle(operations);
     restore_order_of_unnamed(program, operations);
   }
-  const bool is_threaded = habits.one_threaded_in > 0 && random.one_in(habits.one_threaded_in);
+  const bool is_threaded = habits.threaded_one_in > 0 && random.one_in(habits.threaded_one_in);
   const int last = static_cast<int>(program.rounds.size()) - 1;
   std::vector<Step> steps;
   for (const int id : operations) {
@@ -82,8 +82,9 @@ std::vector<Step> random_steps(const Program& program, int round, int rank, cons
     step.wait_round = random_wait_round(operation, round, last, random);
     steps.push_back(step);
   }
-  const bool has_meeting = program.rounds[static_cast<std::size_t>(round)].meeting.has_value();
-  if (!steps.empty() && !has_meeting && random.one_in(3)) {
+  const bool has_blocking_call =
+      program.rounds[static_cast<std::size_t>(round)].blocking_call.has_value();
+  if (!steps.empty() && !has_blocking_call && random.one_in(3)) {
     steps.back().wait = Wait::BlockAtOnce;
     steps.back().wait_round = round;
   }

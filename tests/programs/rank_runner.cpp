@@ -22,7 +22,7 @@ std::uint64_t hash(std::uint64_t seed, const std::vector<std::byte>& bytes) {
 /// FNV-1a's initial value, for hashes of results that must be equal on all ranks.
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325u;
 
-bool is_same_everywhere(Collective collective) {
+bool gives_equal_results(Collective collective) {
   return collective == Collective::AllReduce || collective == Collective::Broadcast ||
          collective == Collective::AllGather;
 }
@@ -50,15 +50,15 @@ void RankRunner::run() {
   const std::vector<RoundPlan> plan = plan_of(program_, rank_);
   for (std::size_t round = 0; round < plan.size(); ++round) run_round(round, plan[round]);
   settle([](const Operation&) { return true; });
-  note(Watch::Doing::Ended);
+  note(Watch::Activity::Ended);
 }
 
 void RankRunner::run_round(std::size_t round, const RoundPlan& plan) {
   round_ = static_cast<int>(round);
   submit_all(plan.steps);
-  if (const auto& meeting = program_.rounds[round].meeting) {
-    note(Watch::Doing::Meeting);
-    meet(*meeting);
+  if (const auto& call = program_.rounds[round].blocking_call) {
+    note(Watch::Activity::BlockingCall);
+    run_blocking_call(*call);
   }
   for (const int id : plan.waits) wait_for(id);
 }
@@ -76,10 +76,10 @@ void RankRunner::submit_all(const std::vector<Step>& steps) {
   for (const int thread : {1, 2}) {
     if (std::any_of(steps.begin(), steps.end(),
                     [&](const Step& step) { return step.thread == thread; })) {
-      threads.emplace_back([&, thread] { submit_those_of(steps, thread); });
+      threads.emplace_back([&, thread] { submit_on_thread(steps, thread); });
     }
   }
-  submit_those_of(steps, 0);
+  submit_on_thread(steps, 0);
   for (std::thread& thread : threads) thread.join();
   for (const Step& step : steps) {  // some are rejected because of operations now in flight
     const Operation& operation = program_.operations[static_cast<std::size_t>(step.operation)];
@@ -87,7 +87,7 @@ void RankRunner::submit_all(const std::vector<Step>& steps) {
   }
 }
 
-void RankRunner::submit_those_of(const std::vector<Step>& steps, int thread) {
+void RankRunner::submit_on_thread(const std::vector<Step>& steps, int thread) {
   for (const Step& step : steps) {
     const Operation& operation = program_.operations[static_cast<std::size_t>(step.operation)];
     if (step.thread != thread || operation.is_refused) continue;
@@ -98,7 +98,7 @@ void RankRunner::submit_those_of(const std::vector<Step>& steps, int thread) {
 
 void RankRunner::submit(const Step& step) {
   const Operation& agreed = program_.operations[static_cast<std::size_t>(step.operation)];
-  note(Watch::Doing::Submitting, agreed.id);
+  note(Watch::Activity::Submitting, agreed.id);
   const Operation& operation = agreed.on(rank_);
   Record& record = records_.find(agreed.id)->second;
   record.operation = &agreed;
@@ -154,7 +154,7 @@ void RankRunner::wait_for(int id) {
   const auto found = records_.find(id);
   if (found == records_.end()) return;  // it has completed since
   if (found->second.operation != nullptr) {
-    note(Watch::Doing::Waiting, id);
+    note(Watch::Activity::Waiting, id);
     wait_for(found->second);
   }
   records_.erase(found);
@@ -208,7 +208,7 @@ void RankRunner::check_result(const Record& record) {
     }
     digest = hash(digest, result);
   }
-  if (is_same_everywhere(operation.collective)) {
+  if (gives_equal_results(operation.collective)) {
     digests_[static_cast<std::size_t>(operation.id)] = digest;
   }
 }

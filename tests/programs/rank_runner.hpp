@@ -49,7 +49,7 @@ class RankRunner {
 
   void run_round(std::size_t round, const RoundPlan& plan);
   void submit_all(const std::vector<Step>& steps);
-  void submit_those_of(const std::vector<Step>& steps, int thread);
+  void submit_on_thread(const std::vector<Step>& steps, int thread);
   void submit(const Step& step);
   void expect_refusal(const Operation& operation);
 
@@ -60,17 +60,17 @@ class RankRunner {
   void wait_for_release(const Record& record);
   void check_result(const Record& record);
 
-  void meet(const Meeting& meeting);
-  void add_set(const Meeting& meeting);
-  void remove_set(const Meeting& meeting);
-  void make_buffer(const Meeting& meeting);
-  void join(const Meeting& meeting);
+  void run_blocking_call(const BlockingCall& call);
+  void add_set(const BlockingCall& call);
+  void remove_set(const BlockingCall& call);
+  void make_buffer(const BlockingCall& call);
+  void join(const BlockingCall& call);
   void shut_down();
 
   ProcessSet& set(int number) { return *sets_[static_cast<std::size_t>(number)]; }
   bool is_member(int set) const;
-  void note(Watch::Doing doing, int operation = -1) {
-    watch_.note(rank_, round_, doing, operation);
+  void note(Watch::Activity activity, int operation = -1) {
+    watch_.note(rank_, round_, activity, operation);
   }
   void fail(const std::string& text) { watch_.fail(rank_, text); }
   void fail(const Operation& operation, const std::string& text);

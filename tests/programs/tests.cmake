@@ -15,7 +15,7 @@ add_library(kolo_programs STATIC
   programs/random_variant.cpp
   programs/rank_plan.cpp
   programs/rank_runner.cpp
-  programs/rank_runner_meetings.cpp
+  programs/rank_runner_blocking_calls.cpp
   programs/reference.cpp
   programs/run_program.cpp
   programs/values.cpp

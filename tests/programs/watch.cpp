@@ -5,17 +5,17 @@
 namespace kolo::programs {
 namespace {
 
-constexpr int kMostFailures = 8;  // further ones follow from the first
+constexpr int kMaxFailures = 8;  // further ones follow from the first
 
 }  // namespace
 
 Watch::Watch(const Program& program, std::ostream* trace)
     : program_(program), trace_(trace), places_(static_cast<std::size_t>(program.size)) {}
 
-void Watch::note(int rank, int round, Doing doing, int operation) {
+void Watch::note(int rank, int round, Activity activity, int operation) {
   Place& place = places_[static_cast<std::size_t>(rank)];
   place.round = round;
-  place.doing = doing;
+  place.activity = activity;
   place.operation = operation;
   if (trace_ == nullptr) return;
   const std::lock_guard lock(lock_);
@@ -24,7 +24,7 @@ void Watch::note(int rank, int round, Doing doing, int operation) {
 
 void Watch::fail(int rank, const std::string& text) {
   const std::lock_guard lock(lock_);
-  if (++failure_count_ > kMostFailures) return;
+  if (++failure_count_ > kMaxFailures) return;
   failures_ += "  rank " + std::to_string(rank) + ": " + text + "\n";
   if (trace_ != nullptr) *trace_ << "FAILED on rank " << rank << ": " << text << "\n" << std::flush;
 }
@@ -32,12 +32,12 @@ void Watch::fail(int rank, const std::string& text) {
 std::string Watch::state(int rank) const {
   const Place& place = places_[static_cast<std::size_t>(rank)];
   std::string text = "  [rank " + std::to_string(rank) + "] round " + std::to_string(place.round);
-  switch (place.doing) {
-    case Doing::Starting: text += ": starts its Runtime"; break;
-    case Doing::Submitting: text += ": submits "; break;
-    case Doing::Waiting: text += ": waits for "; break;
-    case Doing::Meeting: text += ": meets the others"; break;
-    case Doing::Ended: text += ": has ended"; break;
+  switch (place.activity) {
+    case Activity::Starting: text += ": starts its Runtime"; break;
+    case Activity::Submitting: text += ": submits "; break;
+    case Activity::Waiting: text += ": waits for "; break;
+    case Activity::BlockingCall: text += ": is in a blocking call"; break;
+    case Activity::Ended: text += ": has ended"; break;
   }
   const int operation = place.operation;
   if (operation >= 0) {

@@ -17,12 +17,12 @@ namespace kolo::programs {
 /// The activities of a program's ranks, and their failures. Thread-safe.
 class Watch {
  public:
-  enum class Doing { Starting, Submitting, Waiting, Meeting, Ended };
+  enum class Activity { Starting, Submitting, Waiting, BlockingCall, Ended };
 
   /// If `trace` is not null, every event is written to it.
   explicit Watch(const Program& program, std::ostream* trace = nullptr);
 
-  void note(int rank, int round, Doing doing, int operation = -1);
+  void note(int rank, int round, Activity activity, int operation = -1);
   void fail(int rank, const std::string& text);
 
   /// The current activity of each rank, one per line; or of one rank.
@@ -34,7 +34,7 @@ class Watch {
  private:
   struct Place {
     std::atomic<int> round{0};
-    std::atomic<Doing> doing{Doing::Starting};
+    std::atomic<Activity> activity{Activity::Starting};
     std::atomic<int> operation{-1};
   };
 

@@ -30,7 +30,7 @@ TEST(RestartCause, KilledRankAndItsNode) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "rank 12 on node b ended by signal 9 (Killed)");
   EXPECT_EQ(cause->node, "b");
-  EXPECT_TRUE(cause->may_be_node);
+  EXPECT_TRUE(cause->may_be_node_failure);
 }
 
 TEST(RestartCause, AbortedRankIsNotTheFaultOfItsNode) {
@@ -41,7 +41,7 @@ TEST(RestartCause, AbortedRankIsNotTheFaultOfItsNode) {
         std::string(signal) + ".\n");
     ASSERT_TRUE(cause);
     EXPECT_EQ(cause->text, "rank 0 on node a.b ended by signal " + std::string(signal));
-    EXPECT_FALSE(cause->may_be_node);
+    EXPECT_FALSE(cause->may_be_node_failure);
   }
 }
 
@@ -51,7 +51,7 @@ TEST(RestartCause, MessageOfVersion5HasALineBreak) {
       "signal 7 (Bus error).\n");
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "rank 3 on node b ended by signal 7 (Bus error)");
-  EXPECT_TRUE(cause->may_be_node);
+  EXPECT_TRUE(cause->may_be_node_failure);
 }
 
 TEST(RestartCause, ExitStatusOfARank) {
@@ -63,7 +63,7 @@ TEST(RestartCause, ExitStatusOfARank) {
     ASSERT_TRUE(cause) << name;
     EXPECT_EQ(cause->text, "rank 2 ended with exit status 3");
     EXPECT_EQ(cause->node, "");
-    EXPECT_FALSE(cause->may_be_node);
+    EXPECT_FALSE(cause->may_be_node_failure);
   }
 }
 
@@ -74,7 +74,7 @@ TEST(RestartCause, ProgramThatANodeCannotStart) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "the program could not be started on node b");
   EXPECT_EQ(cause->node, "b");
-  EXPECT_TRUE(cause->may_be_node);
+  EXPECT_TRUE(cause->may_be_node_failure);
 }
 
 TEST(RestartCause, LostNodeIsTheRemoteOne) {
@@ -85,7 +85,7 @@ TEST(RestartCause, LostNodeIsTheRemoteOne) {
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->text, "the connection to node b was lost");
   EXPECT_EQ(cause->node, "b");
-  EXPECT_TRUE(cause->may_be_node);
+  EXPECT_TRUE(cause->may_be_node_failure);
 }
 
 TEST(RestartCause, FirstOneCounts) {

@@ -41,7 +41,7 @@ from jobs import Job, wait_for  # noqa: E402
 from safetensors_file import float32_tensors, largest_difference  # noqa: E402
 
 LONGEST_S = 600  # of one run
-MOST_DIFFERENCE = 1e-5  # of a parameter
+MAX_DIFFERENCE = 1e-5  # of a parameter
 
 
 class Problem(Exception):
@@ -168,7 +168,7 @@ exec {self.arguments.mpirun} "$@"
             if ending.parameters is None:
                 raise Problem("the program has not written its parameters")
             difference = largest_difference(reference.parameters, ending.parameters)
-            if not difference <= MOST_DIFFERENCE:
+            if not difference <= MAX_DIFFERENCE:
                 raise Problem(f"a parameter differs by {difference}:\n{ending.text[-5000:]}")
             return f"parameters within {difference:.1e}"
         name = "digest" if self.other_np is None else "loss"

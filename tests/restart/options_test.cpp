@@ -33,7 +33,7 @@ std::string error(const std::vector<const char*>& arguments) {
 TEST(RestartOptions, Defaults) {
   const restart::Options plain = options({"-np", "4", "--", "./train"});
   EXPECT_EQ(plain.ranks, 4);
-  EXPECT_EQ(plain.least_ranks, 4);
+  EXPECT_EQ(plain.min_ranks, 4);
   EXPECT_EQ(plain.max_restarts, 3);
   EXPECT_TRUE(plain.hosts.empty());
   EXPECT_EQ(plain.backoff, milliseconds(1000));
@@ -90,7 +90,7 @@ TEST(RestartOptions, Hosts_OfAListOrAFile) {
             std::string::npos);
 }
 
-TEST(RestartOptions, WhatCannotBeIsAnError) {
+TEST(RestartOptions, InvalidOptionsAreErrors) {
   const auto names = [](const std::vector<const char*>& arguments, const char* text) {
     const std::string said = error(arguments);
     EXPECT_NE(said.find(text), std::string::npos) << said;

@@ -92,25 +92,16 @@ inline Call all_to_all(Shape shape) {
   };
 }
 
-inline Call meet(std::string purpose = "") {
+inline Call barrier_call(std::string purpose = "") {
   return [=](const Tensor&) { return barrier_async({.name = "x", .purpose = purpose}); };
 }
 
 inline void combine_nothing(DType, const void*, void*, std::size_t) {}
 inline void fill_nothing(DType, void*, std::size_t) {}
 
-inline void run_with_reductions(const Setting& setting, const std::function<void(Runtime&)>& body) {
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        InitOptions options = options_in(world, setting.config);
-        options.reductions = {{"first", combine_nothing, fill_nothing},
-                              {"second", combine_nothing, fill_nothing}};
-        Runtime runtime(std::move(options));
-        Runtime::set_thread_current(&runtime);
-        body(runtime);
-      },
-      setting.network);
+/// Custom reductions that all ranks have.
+inline std::vector<CustomReduction> two_reductions() {
+  return {{"first", combine_nothing, fill_nothing}, {"second", combine_nothing, fill_nothing}};
 }
 
 /// Worlds of 2, 3 and 4 ranks, with shared memory and with messages.
@@ -176,7 +167,7 @@ inline void disagree_in_every_way(const Call& usual, const Call& other, bool oth
                                   const Expect& expect) {
   for (const Setting& setting : some_worlds()) {
     for (const bool has_traffic : {false, true}) {
-      run_with_reductions(setting, [&](Runtime& runtime) {
+      run_with_reductions(setting, two_reductions(), [&](Runtime& runtime) {
         SCOPED_TRACE(std::to_string(setting.size) + " ranks");
         const Tensor tensor(64, DType::Float64);
         disagree(runtime, usual, other, setting.size - 1, has_traffic, expect);

@@ -5,12 +5,14 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
+#include "kolo/reduction.hpp"
 #include "kolo/runtime.hpp"
 #include "support/fake_world/fake_world.hpp"
 #include "support/gpu/fake_tensor_place.hpp"
@@ -76,6 +78,22 @@ inline void run_runtimes(const Setting& setting, const std::function<void(Runtim
 
 inline void run_runtimes(int size, const std::function<void(Runtime&)>& body) {
   run_runtimes(Setting{.size = size}, body);
+}
+
+/// Runs `body` on every rank with its own, current Runtime, which has these custom reductions.
+inline void run_with_reductions(const Setting& setting,
+                                const std::vector<CustomReduction>& reductions,
+                                const std::function<void(Runtime&)>& body) {
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        InitOptions options = options_in(world, setting.config);
+        options.reductions = reductions;
+        Runtime runtime(std::move(options));
+        Runtime::set_thread_current(&runtime);
+        body(runtime);
+      },
+      setting.network);
 }
 
 /// The text of the `Expected` that `call` throws; if it does not, a test failure and an empty text.

@@ -23,7 +23,7 @@ class Elements {
  public:
   Elements(DType dtype, std::size_t count)
       : dtype_(dtype), count_(count), buffer_(kBytes, {.name = "memory"}) {
-    std::fill_n(buffer_.data(), kBytes, kBeside);
+    std::fill_n(buffer_.data(), kBytes, kPaddingByte);
   }
 
   const SharedBuffer& buffer() const { return buffer_; }
@@ -45,12 +45,13 @@ class Elements {
     const std::size_t end = kOffset + count_ * size_of(dtype_);
     for (std::size_t i = 0; i < kBytes; ++i) {
       if (i >= kOffset && i < end) continue;
-      ASSERT_EQ(buffer_.data()[i], kBeside) << what << ", byte " << i << " beside the elements";
+      ASSERT_EQ(buffer_.data()[i], kPaddingByte)
+          << what << ", byte " << i << " beside the elements";
     }
   }
 
  private:
-  static constexpr std::byte kBeside{0x3C};
+  static constexpr std::byte kPaddingByte{0x3C};
 
   DType dtype_;
   std::size_t count_;

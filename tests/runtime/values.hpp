@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -58,6 +59,14 @@ class Tensor {
   PlacedMemory memory_;
   TensorView view_;
 };
+
+/// A tensor in the CPU's memory, wherever this thread's tensors are.
+inline Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
+  TensorPlace* const place = std::exchange(tensor_place, nullptr);
+  Tensor tensor(dtype, std::move(shape));
+  tensor_place = place;
+  return tensor;
+}
 
 /// Element `i` of `rank`'s input number `salt`: small, so that sums of seven fit an int8.
 inline double input_value(int rank, std::size_t i, std::size_t salt = 0) {

@@ -38,8 +38,8 @@ using namespace kolo::programs;
 using Clock = std::chrono::steady_clock;
 
 /// The seeds that run now, by job, for the report of a crash; 0: none.
-constexpr unsigned kMostJobs = 64;
-std::atomic<std::uint64_t> running_seeds[kMostJobs];
+constexpr unsigned kMaxJobs = 64;
+std::atomic<std::uint64_t> running_seeds[kMaxJobs];
 
 struct Arguments {
   std::uint64_t first = 1;
@@ -60,7 +60,7 @@ void add_to(CLI::App& app, Arguments& arguments) {
   app.add_option("--first", arguments.first, "the first seed");
   app.add_option("--seed", arguments.first, "this one program only")->excludes(seeds, hours);
   app.add_option("--jobs", arguments.jobs, "programs at the same time, of ranks that are threads")
-      ->check(CLI::Range(1U, kMostJobs));
+      ->check(CLI::Range(1U, kMaxJobs));
   app.add_option("--ranks", arguments.ranks, "ranks of every program that are threads")
       ->check(CLI::Range(1, 64));
   app.add_option("--limit", arguments.limit_s, "seconds after which a program counts as a hang")
@@ -178,8 +178,8 @@ int run_with_processes(const Arguments& arguments, const std::string& tool,
   Total total;
   std::string failure;
   for (std::uint64_t seed = arguments.first; seed < arguments.first + arguments.seeds; ++seed) {
-    const bool is_over = Clock::now() >= until || (!failure.empty() && !arguments.keep_going);
-    if (ranks.gather(is_over ? 1 : 0, "next seed")[0] != 0) break;
+    const bool is_finished = Clock::now() >= until || (!failure.empty() && !arguments.keep_going);
+    if (ranks.gather(is_finished ? 1 : 0, "next seed")[0] != 0) break;
     running_seeds[0] = seed;
     const Program program = random_program(seed, ranks.size());
     const std::string job = "mpirun -np " + std::to_string(ranks.size()) + " " + tool;

@@ -34,7 +34,7 @@ Milliseconds time_of_allreduce() {
 }
 
 /// Whether the condition holds on any rank: all ranks must run the same number of iterations.
-bool is_so_on_any_rank(bool mine) {
+bool is_true_on_any_rank(bool mine) {
   std::int32_t value = mine ? 1 : 0;
   const kolo::TensorView view{&value, kolo::DType::Int32, {1}, {}};
   kolo::allreduce(view, view, {.op = kolo::ReduceOp::Max, .name = "goes on"});
@@ -46,12 +46,12 @@ struct Times {
   Milliseconds longest{0};
 };
 
-Times times_while(const std::function<bool()>& goes_on) {
+Times times_while(const std::function<bool()>& should_continue) {
   Times times;
   do {
     times.longest = std::max(times.longest, time_of_allreduce());
     ++times.count;
-  } while (is_so_on_any_rank(goes_on()));
+  } while (is_true_on_any_rank(should_continue()));
   return times;
 }
 

@@ -39,7 +39,7 @@ class MemoryWatch {
   MemoryWatch(const MemoryWatch&) = delete;  // registers a callback of LibTorch
   MemoryWatch& operator=(const MemoryWatch&) = delete;
 
-  std::size_t most_units = 0;
+  std::size_t max_units = 0;
   std::size_t poisoned = 0;
 
  private:
@@ -63,7 +63,7 @@ class MemoryWatch {
       }
       if (is_there) ++units;
     }
-    most_units = std::max(most_units, units);
+    max_units = std::max(max_units, units);
     for (const auto& [address, bytes] : known_) {
       if (overlaps(memory, address, bytes)) continue;
       std::fill_n(reinterpret_cast<float*>(address), bytes / sizeof(float),

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -63,10 +64,26 @@ class OwnOptimizer final : public Optimizer {
   }
 };
 
+/// Parameters without duplicates: LibTorch lists a tied one twice, and would update it twice.
+inline Parameters distinct_parameters(const torch::nn::Module& model) {
+  Parameters parameters;
+  std::set<const void*> known;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (known.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
 inline DistributedOptimizer::Options with(Shard shard) {
   DistributedOptimizer::Options options;
   options.shard = shard;
   options.bucket_bytes = 500;  // several buckets; some parameters lie in two shards
+  return options;
+}
+/// Shard::Full, with a copy of the parameters on each node.
+inline DistributedOptimizer::Options full_per_node() {
+  DistributedOptimizer::Options options = with(Shard::Full);
+  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
   return options;
 }
 
@@ -74,8 +91,8 @@ inline DistributedOptimizer::Options with(Shard shard) {
 /// the settings ask for it.
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
-  const bool is_asked_for = config.allreduce == "direct" && config.reduce_scatter == "direct";
-  return is_asked_for || (config.shared_memory && config.fake_nodes == 0);
+  const bool is_requested = config.allreduce == "direct" && config.reduce_scatter == "direct";
+  return is_requested || (config.shared_memory && config.fake_nodes == 0);
 }
 
 inline std::vector<Shard> sharded_modes() {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <ostream>
-#include <set>
 #include <tuple>
 #include <vector>
 
@@ -193,16 +192,6 @@ inline std::vector<ModelCase> model_cases() {
           {"tied", make_model<TiedModel>},
           {"repeated", make_model<RepeatedModel>},
           {"complex", make_model<ComplexModel>}};
-}
-
-/// Parameters without duplicates: LibTorch lists a tied one twice, and would update it twice.
-inline std::vector<at::Tensor> distinct_parameters(const torch::nn::Module& model) {
-  std::vector<at::Tensor> parameters;
-  std::set<const void*> known;
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (known.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  }
-  return parameters;
 }
 
 }  // namespace kolo::test

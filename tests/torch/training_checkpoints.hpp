@@ -1,11 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <set>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -16,6 +14,7 @@
 
 #include "kolo/objects.hpp"
 #include "support/mpi/test_world.hpp"
+#include "torch/prefix_sets.hpp"
 #include "torch/sharding.hpp"
 
 /// Shared code of the tests of training checkpoints.
@@ -105,21 +104,11 @@ inline at::Tensor flat_of(const Net& net) {
       .detach();
 }
 
-/// Parameters without duplicates: LibTorch lists a tied one twice, and would update it twice.
-inline Parameters parameters_of(const Net& net) {
-  Parameters parameters;
-  std::set<const void*> known;
-  for (const at::Tensor& parameter : net.parameters()) {
-    if (known.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-  }
-  return parameters;
-}
-
 /// A model and its optimizer, trained by the ranks of a process set.
 struct Training {
   Training(const OptimizerCase& which, ProcessSet& of, Shard shard, std::uint64_t seed = 3,
            ShardScope scope = ShardScope::World)
-      : set(of), net(std::make_shared<Net>(seed)), inner(which.make(parameters_of(*net))) {
+      : set(of), net(std::make_shared<Net>(seed)), inner(which.make(distinct_parameters(*net))) {
     DistributedOptimizer::Options options = with(shard);
     options.process_set = &set;
     options.shard_scope = scope;
@@ -151,21 +140,10 @@ class CheckpointTest : public testing::Test {
     if (runtime_.rank() == 0) fs::remove_all(folder_);
     barrier();
   }
-  /// The set of the first `ranks` ranks; the same object in every call.
-  ProcessSet& first(int ranks) {
-    if (ranks == runtime_.size()) return runtime_.world();
-    auto& set = sets_[static_cast<std::size_t>(ranks)];
-    if (set == nullptr) {
-      std::vector<int> members;
-      for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
-      set = &runtime_.add_process_set(members);
-    }
-    return *set;
-  }
 
   Runtime runtime_{in_test_world()};
   fs::path folder_;
-  std::array<ProcessSet*, 8> sets_{};
+  PrefixSets sets_{runtime_};
 };
 
 }  // namespace kolo::test::training_checkpoint_test

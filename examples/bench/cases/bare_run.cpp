@@ -9,7 +9,7 @@ namespace {
 
 using namespace kolo;
 
-constexpr int kLooks = 32;  // polls before the clock is read
+constexpr int kPollsPerClockRead = 32;  // polls before the clock is read
 
 /// Polls with the library's backoff: spins, then yields, then sleeps.
 void finish(Task task, std::chrono::nanoseconds spin) {
@@ -21,7 +21,7 @@ void finish(Task task, std::chrono::nanoseconds spin) {
     if (progress == Progress::Advanced) {
       backoff.reset();
       looks = 0;
-    } else if (++looks % kLooks != 0) {
+    } else if (++looks % kPollsPerClockRead != 0) {
       continue;
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       std::this_thread::sleep_for(pause);
@@ -40,10 +40,10 @@ void BareRun::add(const Layout::Place& place, std::byte* memory,
   Call& added = calls_.emplace_back();
   const auto ranks = static_cast<std::size_t>(common_.communicator->size());
   added.counts.assign(ranks, place.count);
-  const bool others_need_inputs = algorithm_.collective == Collective::ReduceScatter ||
-                                  algorithm_.collective == Collective::AllToAll;
+  const bool peers_read_inputs = algorithm_.collective == Collective::ReduceScatter ||
+                                 algorithm_.collective == Collective::AllToAll;
   for (std::byte* const segment : segments) {
-    added.peer_buffers.push_back(segment + (others_need_inputs ? place.input : place.output));
+    added.peer_buffers.push_back(segment + (peers_read_inputs ? place.input : place.output));
   }
   added.call = common_;
   added.call.input = memory + place.input;

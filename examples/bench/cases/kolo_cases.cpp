@@ -144,9 +144,9 @@ bool KoloCases::is_wanted(const Algorithm& algorithm, const Workload& workload) 
   if (algorithm.name == "adasum") return false;  // its results are not sums
   const auto& wanted = options_.algorithms;
   if (contains(wanted, algorithm.name)) return true;
-  const bool mpi_cannot = algorithm.needs == Needs::NativeCollectives &&
-                          !mpi_can_do(workload.operation, workload.dtype);
-  if (contains(wanted, kAllAlgorithms)) return !mpi_cannot;
+  const bool is_unsupported = algorithm.needs == Needs::NativeCollectives &&
+                              !mpi_supports(workload.operation, workload.dtype);
+  if (contains(wanted, kAllAlgorithms)) return !is_unsupported;
   return wanted.empty() && algorithm.name == chosen(workload, lies_in_window(algorithm));
 }
 

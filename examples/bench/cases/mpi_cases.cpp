@@ -67,25 +67,25 @@ constexpr const char* kReference = "MPI";
 }  // namespace
 
 std::vector<Case> MpiCases::make(const Workload& workload) {
-  if (!mpi_can_do(workload.operation, workload.dtype)) return {};
+  if (!mpi_supports(workload.operation, workload.dtype)) return {};
   for (const std::size_t count : workload.counts) {
     if (count > std::numeric_limits<int>::max()) return {};  // more than MPI can count
   }
   memory_.reserve(plan_layout(workload, false, rank_in_world(), size_of_world()).size_bytes);
   std::vector<Case> cases;
   if (workload.counts.size() > 1) {
-    cases.push_back(make_one(workload, can_be_in_place(workload.operation)));
+    cases.push_back(make_case(workload, can_be_in_place(workload.operation)));
     cases.back().label.algorithm += " each";
     cases.back().label.reference = "each";
     cases.push_back(make_flat(workload));
     return cases;
   }
-  if (can_be_in_place(workload.operation)) cases.push_back(make_one(workload, true));
-  if (can_be_out_of_place(workload.operation)) cases.push_back(make_one(workload, false));
+  if (can_be_in_place(workload.operation)) cases.push_back(make_case(workload, true));
+  if (can_be_out_of_place(workload.operation)) cases.push_back(make_case(workload, false));
   return cases;
 }
 
-Case MpiCases::make_one(const Workload& workload, bool in_place) {
+Case MpiCases::make_case(const Workload& workload, bool in_place) {
   const Layout layout = plan_layout(workload, in_place, rank_in_world(), size_of_world());
   Case bench_case{{.algorithm = name_of_call(workload.operation),
                    .placement = "private",
@@ -106,7 +106,7 @@ Case MpiCases::make_one(const Workload& workload, bool in_place) {
 Case MpiCases::make_flat(const Workload& workload) {
   Workload flat = workload;
   flat.counts = {std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0})};
-  Case bench_case = make_one(flat, can_be_in_place(flat.operation));
+  Case bench_case = make_case(flat, can_be_in_place(flat.operation));
   bench_case.label.algorithm += " flat";
   bench_case.label.reference = kFlat;
   return bench_case;

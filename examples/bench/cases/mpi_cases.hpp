@@ -15,7 +15,7 @@ class MpiCases {
   std::vector<Case> make(const Workload& workload);
 
  private:
-  Case make_one(const Workload& workload, bool in_place);
+  Case make_case(const Workload& workload, bool in_place);
   Case make_flat(const Workload& workload);
 
   GrowingBuffer memory_;

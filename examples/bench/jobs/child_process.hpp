@@ -35,6 +35,6 @@ class ChildProcess {
   std::optional<std::string> ending_;
 };
 
-inline constexpr const char* kGoodEnding = "exit status 0";
+inline constexpr const char* kCleanExit = "exit status 0";
 
 }  // namespace bench

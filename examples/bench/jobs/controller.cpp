@@ -43,22 +43,22 @@ void OutputFiles::write(const Report& report) {
 
 int control(const Options& options, const std::string& baseline, const std::vector<Job*>& jobs,
             OutputFiles* files) {
-  const bool speaks = files != nullptr;
+  const bool prints = files != nullptr;
   const int ranks = jobs.front()->ranks();
-  Report report{options,           ranks, baseline, look_at_machine(), {}, jobs.front()->gpu(),
+  Report report{options,           ranks, baseline, describe_machine(), {}, jobs.front()->gpu(),
                 jobs.back()->mpi()};
-  if (speaks) print(table_head(report));
+  if (prints) print(table_head(report));
   std::uint64_t wrong = 0;
   for (const Workload& workload : workloads_of(options, ranks)) {
     const Repetition repetition{options.warmup, options.rounds,
                                 iterations_of(options, size_bytes(workload, ranks))};
     for (Row& row : measure(jobs, workload, repetition)) {
       wrong += row.wrong;
-      if (speaks) print(table_line(report, row));
+      if (prints) print(table_line(report, row));
       report.rows.push_back(std::move(row));
     }
   }
-  if (speaks) files->write(report);
+  if (prints) files->write(report);
   return wrong == 0 ? 0 : kSomeWrong;
 }
 

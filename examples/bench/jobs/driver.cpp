@@ -27,7 +27,7 @@ constexpr int kFailed = 1;
 class Launch {
  public:
   Launch(int ranks, bool one_core_each)
-      : has_cores_(ranks <= look_at_machine().usable_cores()),
+      : has_cores_(ranks <= describe_machine().usable_cores()),
         is_bound_(has_cores_ && one_core_each),
         command_{examples::default_mpirun(), "-n", std::to_string(ranks)} {
     if (!examples::is_open_mpi(command_.front())) {

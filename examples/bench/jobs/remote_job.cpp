@@ -17,8 +17,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kStartPause = 100;  // ms between checks that mpirun is still running
-constexpr auto kTimeToEnd = 30s;
-constexpr auto kTimeToTell = 2s;  // for mpirun to end after one of its ranks has
+constexpr auto kExitTimeout = 30s;
+constexpr auto kReportTimeout = 2s;  // for mpirun to end after one of its ranks has
 
 ChildProcess::Variables with_socket(ChildProcess::Variables environment, const Listener& listener) {
   environment.emplace_back(kSocketVariable, listener.path());
@@ -52,21 +52,21 @@ RemoteJob::~RemoteJob() {
 }
 
 void RemoteJob::accept_ranks(int ranks) {
-  std::vector<Channel> strangers;
+  std::vector<Channel> unidentified;
   std::vector<std::unique_ptr<Rank>> found(static_cast<std::size_t>(ranks));
   while (std::ranges::any_of(found, [](const auto& rank) { return rank == nullptr; })) {
     std::vector<int> descriptors{listener_->descriptor(), interrupts_.descriptor()};
-    for (const Channel& stranger : strangers) descriptors.push_back(stranger.descriptor());
+    for (const Channel& channel : unidentified) descriptors.push_back(channel.descriptor());
     std::vector<pollfd> watched = to_watch(descriptors);
     ::poll(watched.data(), watched.size(), kStartPause);
     interrupts_.check();
-    for (std::size_t i = strangers.size(); i-- > 0;) {
+    for (std::size_t i = unidentified.size(); i-- > 0;) {
       if (watched[i + 2].revents == 0) continue;
-      Channel channel = std::move(strangers[i]);
-      strangers.erase(strangers.begin() + static_cast<std::ptrdiff_t>(i));
-      take_in(std::move(channel), ranks, found);
+      Channel channel = std::move(unidentified[i]);
+      unidentified.erase(unidentified.begin() + static_cast<std::ptrdiff_t>(i));
+      add_rank(std::move(channel), ranks, found);
     }
-    if (watched[0].revents != 0) strangers.push_back(listener_->accept());
+    if (watched[0].revents != 0) unidentified.push_back(listener_->accept());
     if (const auto ending = mpirun_.wait_for(0ms)) {
       throw JobError(name_ + ": mpirun ended before its ranks had started: " + *ending);
     }
@@ -74,7 +74,7 @@ void RemoteJob::accept_ranks(int ranks) {
   ranks_ = std::move(found);
 }
 
-void RemoteJob::take_in(Channel channel, int ranks, std::vector<std::unique_ptr<Rank>>& found) {
+void RemoteJob::add_rank(Channel channel, int ranks, std::vector<std::unique_ptr<Rank>>& found) {
   const nlohmann::json hello = receive(channel, "a rank");
   const auto number = hello.at("rank").get<std::size_t>();
   if (hello.at("ranks") != ranks) {
@@ -94,7 +94,7 @@ void RemoteJob::take_in(Channel channel, int ranks, std::vector<std::unique_ptr<
 nlohmann::json RemoteJob::receive(Channel& channel, const std::string& who) {
   const auto message = channel.receive();
   if (!message) {
-    const auto ending = mpirun_.wait_for(kTimeToTell);
+    const auto ending = mpirun_.wait_for(kReportTimeout);
     throw JobError(name_ + ": " + who + " ended in the middle of the measurement" +
                    (ending ? "; mpirun: " + *ending : ""));
   }
@@ -157,9 +157,9 @@ std::uint64_t RemoteJob::count_wrong(std::size_t case_index) {
 
 void RemoteJob::finish() {
   for (const auto& rank : ranks_) rank->channel.send({{"do", "end"}});
-  const auto ending = mpirun_.wait_for(kTimeToEnd);
+  const auto ending = mpirun_.wait_for(kExitTimeout);
   if (!ending) throw JobError(name_ + ": its ranks do not end");
-  if (*ending != kGoodEnding) throw JobError(name_ + ": mpirun: " + *ending);
+  if (*ending != kCleanExit) throw JobError(name_ + ": mpirun: " + *ending);
 }
 
 }  // namespace bench

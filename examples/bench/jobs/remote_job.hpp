@@ -47,7 +47,7 @@ class RemoteJob : public Job {
   };
 
   void accept_ranks(int ranks);
-  void take_in(Channel channel, int ranks, std::vector<std::unique_ptr<Rank>>& found);
+  void add_rank(Channel channel, int ranks, std::vector<std::unique_ptr<Rank>>& found);
   std::vector<nlohmann::json> ask(const nlohmann::json& order);
   nlohmann::json receive(Channel& channel, const std::string& who);
 

@@ -25,15 +25,15 @@ std::vector<Tensor> moved(std::vector<Tensor> tensors, const std::byte* memory, 
 }  // namespace
 
 DeviceTimer::DeviceTimer(Gpu& gpu, const GrowingBuffer& memory, int rank, int ranks,
-                         std::function<void()> meet)
-    : gpu_(gpu), memory_(memory), rank_(rank), ranks_(ranks), meet_(std::move(meet)) {}
+                         std::function<void()> barrier)
+    : gpu_(gpu), memory_(memory), rank_(rank), ranks_(ranks), barrier_(std::move(barrier)) {}
 
 Block DeviceTimer::run(const Workload&, const Case& bench_case, int iterations) {
   using Clock = std::chrono::steady_clock;
   gpu_.clear(memory_.data(), memory_.size_bytes());
   for (int i = 0; i < std::max(iterations / kCallsPerLeadIn, 1); ++i) bench_case.run();
   gpu_.synchronize();
-  meet_();
+  barrier_();
   Block block;
   const double cpu_start = process_cpu_s();
   const auto start = Clock::now();

@@ -13,9 +13,9 @@ namespace bench {
 /// on zeros leave it so.
 class DeviceTimer final : public Timer {
  public:
-  /// `meet` is a barrier over all ranks. All arguments must outlive the timer.
+  /// `barrier` returns once all ranks have called it. All arguments must outlive the timer.
   DeviceTimer(Gpu& gpu, const GrowingBuffer& memory, int rank, int ranks,
-              std::function<void()> meet);
+              std::function<void()> barrier);
 
   Block run(const Workload& workload, const Case& bench_case, int iterations) override;
   std::uint64_t count_wrong(const Workload& workload, const Case& bench_case) override;
@@ -26,7 +26,7 @@ class DeviceTimer final : public Timer {
   const GrowingBuffer& memory_;
   int rank_;
   int ranks_;
-  std::function<void()> meet_;
+  std::function<void()> barrier_;
 };
 
 }  // namespace bench

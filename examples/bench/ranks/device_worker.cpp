@@ -32,8 +32,8 @@ struct Place {
 };
 
 /// A rank's objects other than its timer.
-struct Equipment {
-  Equipment(const Options& options, const DeviceRole& role) {
+struct RankState {
+  RankState(const Options& options, const DeviceRole& role) {
     if (role.has_kolo) {
       runtime.emplace();
     } else if (kolo::Config::from_environment().share_gpu) {
@@ -52,7 +52,7 @@ struct Equipment {
 }  // namespace
 
 Worker make_device_worker(const Options& options, const DeviceRole& role) {
-  const auto rank = std::make_shared<Equipment>(options, role);
+  const auto rank = std::make_shared<RankState>(options, role);
   return {[rank](const Workload& workload) { return rank->cases->make(workload); },
           std::make_unique<DeviceTimer>(*rank->gpu, rank->cases->memory(), rank->place.rank,
                                         rank->place.ranks, [] { MPI_Barrier(MPI_COMM_WORLD); })};

@@ -38,14 +38,14 @@ std::string name_of(MPI_T_enum values, int value) {
 std::string value_of(const char* variable) {
   int index = 0;
   if (MPI_T_cvar_get_index(variable, &index) != MPI_SUCCESS) return "unknown";
-  int no_text = 0;
+  int text_length = 0;
   int verbosity = 0;
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_T_enum values = MPI_T_ENUM_NULL;
   int binding = 0;
   int scope = 0;
-  MPI_T_cvar_get_info(index, nullptr, &no_text, &verbosity, &type, &values, nullptr, &no_text,
-                      &binding, &scope);
+  MPI_T_cvar_get_info(index, nullptr, &text_length, &verbosity, &type, &values, nullptr,
+                      &text_length, &binding, &scope);
   MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
   int count = 0;
   if (values == MPI_T_ENUM_NULL || type != MPI_INT ||

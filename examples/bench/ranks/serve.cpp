@@ -26,7 +26,7 @@ nlohmann::json answer(Worker& worker, const nlohmann::json& order) {
 }
 
 /// Executes commands until "end"; false if the controller has closed the connection.
-bool obey(Channel& channel, Worker& worker) {
+bool execute_commands(Channel& channel, Worker& worker) {
   channel.send({{"rank", worker.rank()},
                 {"ranks", worker.ranks()},
                 {"pid", ::getpid()},
@@ -48,12 +48,12 @@ std::string controller_socket() {
 
 int serve(int thread_level, const std::function<Worker()>& make) {
   Channel channel = Channel::connect(controller_socket());
-  bool is_over = false;
+  bool has_ended = false;
   try {
     int provided = thread_level;
     MPI_Init_thread(nullptr, nullptr, thread_level, &provided);
     Worker worker = make();
-    is_over = obey(channel, worker);
+    has_ended = execute_commands(channel, worker);
   } catch (const kolo::InvalidArgument& error) {
     channel.send({{"error", error.what()}, {"is_usage", true}});
   } catch (const std::exception& error) {
@@ -61,7 +61,7 @@ int serve(int thread_level, const std::function<Worker()>& make) {
   }
   // The controller ends the other ranks too. They may be waiting for this one, so it must not wait
   // for them.
-  if (!is_over) std::_Exit(kFailed);
+  if (!has_ended) std::_Exit(kFailed);
   MPI_Finalize();
   return 0;
 }

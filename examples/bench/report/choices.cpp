@@ -44,7 +44,7 @@ std::string describe_by_size(const ops::Registry& registry, ops::Situation situa
   return text;
 }
 
-bool has_form_in_window(const ops::Registry& registry, Collective collective) {
+bool has_window_algorithm(const ops::Registry& registry, Collective collective) {
   for (const Algorithm& algorithm : registry.algorithms()) {
     if (algorithm.collective == collective && algorithm.needs == Needs::PeerBuffers) return true;
   }
@@ -84,7 +84,7 @@ std::string describe_choices(const Config& config, int ranks, bool has_window) {
     text += "  " + std::string(name_of(operation)) +
             (wanted.empty() ? "" : ", where possible " + wanted + ", as the environment asks") +
             "\n    private memory: " + describe_by_size(registry, situation, wanted) + '\n';
-    if (!has_window || !has_form_in_window(registry, situation.collective)) continue;
+    if (!has_window || !has_window_algorithm(registry, situation.collective)) continue;
     situation.has_peer_buffers = true;
     text += "    shared memory: " + describe_by_size(registry, situation, wanted) + '\n';
   }

@@ -61,7 +61,7 @@ int Machine::usable_cores() const {
   return quota > 0 ? std::min(cores, static_cast<int>(std::ceil(quota))) : cores;
 }
 
-Machine look_at_machine() {
+Machine describe_machine() {
   Machine machine;
   machine.cpu = processor_name();
   utsname system{};

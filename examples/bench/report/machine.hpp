@@ -18,6 +18,6 @@ struct Machine {
   int usable_cores() const;
 };
 
-Machine look_at_machine();
+Machine describe_machine();
 
 }  // namespace bench

@@ -22,7 +22,7 @@ constexpr double kWidth = 620;
 constexpr double kHeight = 440;
 constexpr double kLegendLeft = kLeft + kWidth + 20;
 constexpr double kLegendStep = 20;
-constexpr double kWholeWidth = 1010;
+constexpr double kTotalWidth = 1010;
 
 struct Line {
   bool is_baseline = false;
@@ -142,7 +142,7 @@ std::string to_svg(const Report& report) {
     draw_line(drawing, names[i], lines[names[i]], i, x, y);
   }
   const double legend = kTop + kLegendStep * static_cast<double>(names.size() + 1);
-  return drawing.finish(kWholeWidth, std::max(kTop + kHeight + 60, legend));
+  return drawing.finish(kTotalWidth, std::max(kTop + kHeight + 60, legend));
 }
 
 }  // namespace bench

@@ -104,16 +104,16 @@ std::string why_no_window(std::size_t bytes) {
 std::string why_no_single_copy() {
   std::array<int, 2> ready{};
   if (::pipe2(ready.data(), O_CLOEXEC) != 0) return "pipe2: " + text_of(errno);
-  const Descriptor told(ready[0]);
-  const Descriptor tells(ready[1]);
+  const Descriptor read_end(ready[0]);
+  const Descriptor write_end(ready[1]);
   char value = 0;
   const pid_t owner = run_in_child([&] {
     value = 1;
-    if (::write(tells.number(), &value, 1) != 1) return EPIPE;
+    if (::write(write_end.number(), &value, 1) != 1) return EPIPE;
     for (;;) ::pause();
   });
   char note = 0;
-  if (owner < 0 || ::read(told.number(), &note, 1) != 1) return "fork: " + text_of(errno);
+  if (owner < 0 || ::read(read_end.number(), &note, 1) != 1) return "fork: " + text_of(errno);
   const pid_t reader = run_in_child([&] {
     char copy = 0;
     const iovec to{&copy, 1};

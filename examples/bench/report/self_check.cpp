@@ -43,7 +43,7 @@ void check_self(int ranks) {
   const kolo::Config config = kolo::Config::from_environment();
   const std::string window = why_no_window(config.staging_bytes);  // before there are threads
   const std::string single_copy = why_no_single_copy();
-  const Machine machine = look_at_machine();
+  const Machine machine = describe_machine();
   const Space space = shared_memory_space();
   const bool has_window = window.empty() && config.shared_memory;
   print_machine(machine);

@@ -25,7 +25,7 @@ constexpr bool is_reduction(Operation operation) {
 }
 
 /// Whether plain MPI supports this: it has no 16-bit floats and cannot add booleans.
-constexpr bool mpi_can_do(Operation operation, kolo::DType dtype) {
+constexpr bool mpi_supports(Operation operation, kolo::DType dtype) {
   return !is_reduction(operation) || !(kolo::is_half(dtype) || dtype == kolo::DType::Bool);
 }
 

@@ -64,9 +64,9 @@ class CudaGpus final : public Gpus {
   /// NCCL before 2.26 leaves the order to CUDA, which guarantees none.
   bool starts_collectives_in_order() override {
     int version = 0;
-    const char* const is_asked_for = std::getenv(kLaunchOrder);
+    const char* const requested = std::getenv(kLaunchOrder);
     return ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION(2, 26, 0) &&
-           is_asked_for != nullptr && std::string_view(is_asked_for) == "1";
+           requested != nullptr && std::string_view(requested) == "1";
   }
 
   Task connect(Communicator& communicator, int tag, Gpu& gpu,

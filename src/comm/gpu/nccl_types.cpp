@@ -62,12 +62,12 @@ NcclOperation::NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t 
   Scalar factor = scalar_of(dtype, reduction.factor);
   KOLO_NCCL_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
                                          ncclScalarHostImmediate, communicator));
-  maker_ = communicator;
+  communicator_ = communicator;
 }
 
 NcclOperation::~NcclOperation() {
-  if (maker_ == nullptr) return;
-  const ncclResult_t code = ncclRedOpDestroy(op_, maker_);
+  if (communicator_ == nullptr) return;
+  const ncclResult_t code = ncclRedOpDestroy(op_, communicator_);
   if (code != ncclSuccess) log_device_error(describe(code, "ncclRedOpDestroy"));
 }
 

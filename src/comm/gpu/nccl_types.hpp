@@ -24,7 +24,7 @@ class NcclOperation {
 
  private:
   ncclRedOp_t op_;
-  ncclComm_t maker_ = nullptr;  // null if none was created
+  ncclComm_t communicator_ = nullptr;  // of a created operation; null if none was created
 };
 
 }  // namespace kolo::comm

@@ -47,8 +47,8 @@ void check_reduction(Operation& operation, const TensorView& tensor,
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
-  const bool is_for_cpu = options.op == ReduceOp::Custom || is_complex_product;
-  if (tensor.device.kind == DeviceKind::Cuda && is_for_cpu) {
+  const bool is_cpu_only = options.op == ReduceOp::Custom || is_complex_product;
+  if (tensor.device.kind == DeviceKind::Cuda && is_cpu_only) {
     add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
                                       " runs on CPU memory only. Copy the tensor to the CPU.");
   }
@@ -104,12 +104,12 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
   if (std::any_of(splits.begin(), splits.end(), [](std::int64_t split) { return split < 0; })) {
     add_invalid_reason(operation, "a split is negative");
   }
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr std::int64_t kMaxSum = std::numeric_limits<std::int64_t>::max();
   std::int64_t sum = 0;
   bool overflows = false;
   for (const std::int64_t split : splits) {
-    overflows |= split > kMost - sum;
-    sum = overflows ? kMost : sum + std::max(split, std::int64_t{0});
+    overflows |= split > kMaxSum - sum;
+    sum = overflows ? kMaxSum : sum + std::max(split, std::int64_t{0});
   }
   if (overflows || sum != rows) {
     add_invalid_reason(operation,

@@ -75,7 +75,7 @@ void check_staging(const Config& config, const comm::Topology& topology) {
   for (const int node : topology.node_of_rank) ++ranks_on[node];
   int most = 0;
   for (const auto& [node, ranks] : ranks_on) most = std::max(most, ranks);
-  const std::size_t least = ops::WindowSlots::least_segment_bytes(most);
+  const std::size_t least = ops::WindowSlots::min_segment_bytes(most);
   if (most < 2 || config.staging_bytes >= least) return;
   throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config.staging_bytes) +
                         " is too small for " + std::to_string(most) +

@@ -52,10 +52,10 @@ std::optional<HeaderExchange::Loss> LossWatch::announce(const Loss& loss, Clock:
 /// have to wait for its connection, and does not survive its sender.
 bool LossWatch::has_reached_all(const Loss& loss, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
-  const bool sees_it = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
+  const bool sees_death = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
   const bool is_one_host =
       std::ranges::count(set_.node_of_rank, 0) == std::ssize(set_.node_of_rank);
-  if (sees_it && is_one_host) return true;
+  if (sees_death && is_one_host) return true;
   if (!heard_at_) heard_at_ = now;
   report(loss);
   return now >= *heard_at_ + kPropagationTime;

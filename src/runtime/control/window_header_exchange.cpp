@@ -156,11 +156,11 @@ std::optional<HeaderExchange::Loss> WindowHeaderExchange::lost() {
   return std::nullopt;
 }
 
-/// Checks a rank that `teller` names.
-int WindowHeaderExchange::member(int teller, int rank) const {
+/// Checks a rank that `reporter` names.
+int WindowHeaderExchange::member(int reporter, int rank) const {
   if (rank < 0 || rank >= window_->size()) {
-    reject(teller, "it names rank " + std::to_string(rank) + ", expected 0 to " +
-                       std::to_string(window_->size() - 1));
+    reject(reporter, "it names rank " + std::to_string(rank) + ", expected 0 to " +
+                         std::to_string(window_->size() - 1));
   }
   return rank;
 }

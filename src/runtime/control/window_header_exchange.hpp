@@ -42,7 +42,7 @@ class WindowHeaderExchange final : public HeaderExchange {
   struct Cell;
   Cell& cell(int rank);
   Header header_of(int rank, std::uint64_t exchange);
-  int member(int teller, int rank) const;
+  int member(int reporter, int rank) const;
   [[noreturn]] void reject(int rank, const std::string& why) const;
 
   std::shared_ptr<SharedWindow> window_;

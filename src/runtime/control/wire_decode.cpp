@@ -15,7 +15,7 @@ namespace {
 using flatbuffers::Offset;
 
 constexpr std::int64_t kAnyRank = std::int64_t{1} << 31;
-constexpr flatbuffers::uoffset_t kDeepestTable = 8;
+constexpr flatbuffers::uoffset_t kMaxTableDepth = 8;
 constexpr std::size_t kSmallestTable = 4;  // bytes
 
 [[noreturn]] void reject(const std::string& what) {
@@ -242,8 +242,8 @@ WireMessage decode(const std::vector<std::byte>& bytes, int size_of_set) {
     reject(size + " has version " + std::to_string(version) + " of the format, this rank speaks " +
            "version " + std::to_string(kWireVersion));
   }
-  const auto most_tables = static_cast<flatbuffers::uoffset_t>(bytes.size() / kSmallestTable);
-  flatbuffers::Verifier verifier(data, bytes.size(), kDeepestTable, most_tables);
+  const auto max_tables = static_cast<flatbuffers::uoffset_t>(bytes.size() / kSmallestTable);
+  flatbuffers::Verifier verifier(data, bytes.size(), kMaxTableDepth, max_tables);
   if (!wire::VerifyEnvelopeBuffer(verifier)) reject(size + " is damaged");
   return Unpacker(bytes.size(), size_of_set).unpack(*wire::GetEnvelope(data));
 }

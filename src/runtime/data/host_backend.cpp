@@ -149,15 +149,15 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
                                 !is_prescaled && joined.count == 0;
   const Algorithm& algorithm =
       path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
-  const bool compresses_on_the_way = is_compressed && algorithm.compresses && !is_prescaled;
+  const bool compresses_in_transit = is_compressed && algorithm.compresses && !is_prescaled;
   // Converted tensors are reduced in a copy.
-  const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_on_the_way);
+  const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_in_transit);
   const ops::ReductionPlan plan = ops::plan_reduction(
       payload, request.op, is_prescaled ? 1.0 : request.prescale, request.postscale,
       algorithm.rank_ordered, divisor_of(request, joined, path_.communicator->size()));
 
   CollectiveCall call =
-      make_call(request, buffer, plan, compresses_on_the_way ? &compressor : nullptr);
+      make_call(request, buffer, plan, compresses_in_transit ? &compressor : nullptr);
   if (has_peer_buffers) call.peer_buffers = buffer.peer_buffers;
   // Either compression, or integers widened for an exact average; never both.
   const Conversion conversion{buffer.dtype, plan.wire,

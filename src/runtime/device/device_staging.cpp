@@ -9,7 +9,7 @@
 namespace kolo::runtime {
 
 DeviceStaging::~DeviceStaging() {
-  for (const Block& block : take_ended()) communicator_.deregister(block.registration);
+  for (const Block& block : take_finished()) communicator_.deregister(block.registration);
   for (const Block& block : outgrown_) communicator_.deregister(block.registration);
   communicator_.deregister(block_.registration);
 }
@@ -43,23 +43,23 @@ void DeviceStaging::reserve(std::size_t bytes) {
 
 std::vector<std::shared_ptr<void>> DeviceStaging::take_outgrown() {
   std::vector<std::shared_ptr<void>> owners;
-  for (Block& block : take_ended()) {
+  for (Block& block : take_finished()) {
     communicator_.deregister(block.registration);
     owners.push_back(std::move(block.memory));
   }
   for (Block& block : std::exchange(outgrown_, {})) {
     void* const address = block.memory.get();
-    owners.emplace_back(address, [block = std::move(block), ended = ended_](void*) mutable {
-      const std::lock_guard lock(ended->lock);
-      ended->blocks.push_back(std::move(block));
+    owners.emplace_back(address, [block = std::move(block), finished = finished_](void*) mutable {
+      const std::lock_guard lock(finished->lock);
+      finished->blocks.push_back(std::move(block));
     });
   }
   return owners;
 }
 
-std::vector<DeviceStaging::Block> DeviceStaging::take_ended() {
-  const std::lock_guard lock(ended_->lock);
-  return std::exchange(ended_->blocks, {});
+std::vector<DeviceStaging::Block> DeviceStaging::take_finished() {
+  const std::lock_guard lock(finished_->lock);
+  return std::exchange(finished_->blocks, {});
 }
 
 }  // namespace kolo::runtime

@@ -57,7 +57,7 @@ class DeviceStaging {
     void* registration = nullptr;
   };
   /// Blocks that the GPU has finished with. Any thread may add them.
-  struct Ended {
+  struct Finished {
     std::mutex lock;
     std::vector<Block> blocks;
   };
@@ -68,14 +68,14 @@ class DeviceStaging {
     return (size + kAlignment - 1) / kAlignment * kAlignment;
   }
   void reserve(std::size_t bytes);
-  std::vector<Block> take_ended();
+  std::vector<Block> take_finished();
 
   comm::Gpu& gpu_;
   comm::DeviceCommunicator& communicator_;
   bool is_registered_ = false;
   Block block_;
   std::vector<Block> outgrown_;
-  std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
+  std::shared_ptr<Finished> finished_ = std::make_shared<Finished>();
 };
 
 }  // namespace kolo::runtime

@@ -13,7 +13,7 @@ constexpr int kQuestion = 0;
 constexpr int kAnswer = 1;
 
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
-constexpr std::chrono::microseconds kLookEvery{50};
+constexpr std::chrono::microseconds kLookInterval{50};
 
 constexpr std::chrono::seconds kDemand{1};
 
@@ -100,7 +100,7 @@ void LaunchOrder::serve() {
   if (now < next_look_.load()) return;
   const std::unique_lock guard(lock_, std::try_to_lock);
   if (!guard.owns_lock()) return;
-  next_look_ = now + kLookEvery;
+  next_look_ = now + kLookInterval;
   while (!replies_.empty() && replies_.front().transfer.ready()) replies_.pop_front();
   while (has_question()) {
     Reply& reply = replies_.emplace_back();

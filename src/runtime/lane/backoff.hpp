@@ -28,7 +28,7 @@ class Backoff {
   static constexpr Duration kShortestSleep = std::chrono::microseconds(50);
   static constexpr Duration kLongestEarlySleep = std::chrono::milliseconds(1);
   static constexpr Duration kLongestSleep = std::chrono::milliseconds(5);
-  static constexpr int kPartOfWait = 32;
+  static constexpr int kSleepDivisor = 32;
 
   explicit Backoff(Duration spin) : spin_(spin) {}
 
@@ -44,17 +44,17 @@ class Backoff {
     const auto now = std::chrono::steady_clock::now();
     if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;
     if (now - began_ < spin_) return Duration{0};
-    if (now - began_ < spin_ + kYielding) {
+    if (now - began_ < spin_ + kYieldTime) {
       std::this_thread::yield();
       return Duration{0};
     }
     const Duration longest =
-        std::clamp<Duration>((now - began_) / kPartOfWait, kLongestEarlySleep, kLongestSleep);
+        std::clamp<Duration>((now - began_) / kSleepDivisor, kLongestEarlySleep, kLongestSleep);
     return std::exchange(sleep_, std::min(2 * sleep_, longest));
   }
 
  private:
-  static constexpr Duration kYielding = std::chrono::microseconds(50);
+  static constexpr Duration kYieldTime = std::chrono::microseconds(50);
 
   Duration spin_;
   std::chrono::steady_clock::time_point began_{};

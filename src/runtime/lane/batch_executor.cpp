@@ -10,7 +10,7 @@ namespace {
 
 Task wait_for(BatchQueue::Place place) { co_await place; }
 
-Task run_behind(BatchQueue::Place place, Task task) {
+Task run_after(BatchQueue::Place place, Task task) {
   co_await place;
   co_await task;
 }
@@ -54,7 +54,7 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
   if (first.collective == Collective::AddProcessSet) {
     overlaps_ = has_peers_;
     if (launch_order_ != nullptr) launch_order_->expect_questions();
-    task = run_behind(on_gpu_.after_all(), std::move(task));
+    task = run_after(on_gpu_.after_all(), std::move(task));
   }
   on_cpu_.push({std::move(task), std::move(operations), deadline});
 }

@@ -18,7 +18,7 @@ namespace {
 
 // Peers check for losses at least once in 50 ms. mpirun ends them soon after this process has
 // ended, so they get time to read and print the text first.
-constexpr auto kTimeToBeRead = std::chrono::milliseconds(400);
+constexpr auto kTimeToPrint = std::chrono::milliseconds(400);
 
 struct Registered {
   std::mutex lock;
@@ -49,7 +49,7 @@ bool any_is_in_creator_process(const std::vector<std::shared_ptr<Lane>>& lanes) 
     // Log first: once the peers know and end, mpirun may end this process at any moment.
     KOLO_LOG(Error) << how;
     for (const auto& lane : all.lanes) lane->publish_end(how);
-    std::this_thread::sleep_for(kTimeToBeRead);
+    std::this_thread::sleep_for(kTimeToPrint);
   }
   if (all.previous != nullptr) all.previous();
   std::abort();

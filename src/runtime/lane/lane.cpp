@@ -14,7 +14,7 @@ namespace {
 // Waits between chunks are short, so a caller, which has nothing else to do, polls several times
 // before it repeats the whole step. If ranks share cores, it polls less: the awaited rank needs the
 // core.
-constexpr int kPollsOfCallers = 128;
+constexpr int kPollsOnOwnCores = 128;
 constexpr int kPollsOnSharedCores = 4;
 
 Time to_time(Operation::Clock::time_point point) {
@@ -113,7 +113,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   queue_.await(operation.use);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
-  const int polls = spin_.count() > 0 ? kPollsOfCallers : kPollsOnSharedCores;
+  const int polls = spin_.count() > 0 ? kPollsOnOwnCores : kPollsOnSharedCores;
   Backoff backoff(spin_);
   while (!is_done() && !(is_bounded && Clock::now() >= until)) {
     const bool has_progressed = try_progress_step(polls);

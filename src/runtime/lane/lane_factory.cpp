@@ -33,7 +33,7 @@ std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>&
   return nodes;
 }
 
-bool has_several(const std::vector<int>& nodes) {
+bool has_several_nodes(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
 }
 
@@ -62,7 +62,7 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   parts.data.world_ranks = ranks;
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
-  if (has_several(parts.data.node_of_rank)) {
+  if (has_several_nodes(parts.data.node_of_rank)) {
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
   }
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
@@ -112,7 +112,7 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
 }
 
 /// Whether `holds` is true on all ranks of `communicator`. Collective.
-bool LaneFactory::is_everywhere(bool holds, Communicator& communicator) {
+bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator) {
   const auto size = static_cast<std::size_t>(communicator.size());
   const std::byte own{holds};
   std::vector<std::byte> all(size);
@@ -129,7 +129,7 @@ std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours
                                                         const char* purpose) {
   std::string problem = "ranks of another node have none";
   std::shared_ptr<SharedWindow> window = make_window(neighbours, config_.staging_bytes, problem);
-  if (is_everywhere(window != nullptr, everybody)) return window;
+  if (is_true_on_all(window != nullptr, everybody)) return window;
   if (config_.staging_bytes > Config{}.staging_bytes) {
     throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config_.staging_bytes) +
                           ": no shared memory for " + purpose + ": " + problem + ". Choose less.");

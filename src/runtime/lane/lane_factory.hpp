@@ -31,7 +31,7 @@ class LaneFactory {
   void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number);
   void share_memory_inside_nodes(Lane::Parts& parts, int number);
-  bool is_everywhere(bool holds, Communicator& communicator);
+  bool is_true_on_all(bool holds, Communicator& communicator);
   std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
                                             std::string& problem);
   std::shared_ptr<SharedWindow> make_staging(Communicator& neighbours, Communicator& everybody,

@@ -95,13 +95,13 @@ bool Coordinator::has_reason_to_wake(Time now) const {
   const Bits unannounced = pending_.unannounced();
   if (pending_.has_unknown() && !unannounced.none()) return true;  // others wait for their bits
   const bool is_predicted = prediction_is_complete();
-  bool is_reason = false;
+  bool has_reason = false;
   unannounced.for_each([&](int bit) {
     const PendingRequest& pending = *pending_.at(bit);
-    is_reason |= pending.is_awaited && !is_predicted;
-    is_reason |= counts_patience(bit) && later(pending.submitted, options_.patience) <= now;
+    has_reason |= pending.is_awaited && !is_predicted;
+    has_reason |= wakes_after_patience(bit) && later(pending.submitted, options_.patience) <= now;
   });
-  return is_reason;
+  return has_reason;
 }
 
 /// Whether this unannounced request wakes the others once it is older than the patience.
@@ -110,7 +110,7 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 /// is up to the ranks that have not. If all ranks have the tensor, either it is unannounced on such
 /// a rank, or all have announced it. In the second case it is blocked and counts here too, unless
 /// it alone is predicted: every rank that has it posts anyway.
-bool Coordinator::counts_patience(int bit) const {
+bool Coordinator::wakes_after_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;
   if (!blocked_.test(bit)) return false;
   const History::Composition predicted = history_.predict();
@@ -166,7 +166,7 @@ Time Coordinator::next_time() const {
   if (!is_negotiating() && !exchange_.has_requested_wake_up) {
     pending_.unannounced().for_each([&](int bit) {
       const Time submitted = pending_.at(bit)->submitted;
-      if (counts_patience(bit)) next = std::min(next, later(submitted, options_.patience));
+      if (wakes_after_patience(bit)) next = std::min(next, later(submitted, options_.patience));
     });
   }
   return next;

@@ -142,7 +142,7 @@ class Coordinator {
   // When this rank posts its header (coordinator.cpp).
   bool prediction_is_complete() const;
   bool has_reason_to_wake(Time now) const;
-  bool counts_patience(int bit) const;
+  bool wakes_after_patience(int bit) const;
   bool lacks_bits() const;
   Header make_header() const;
   void post();

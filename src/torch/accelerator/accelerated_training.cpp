@@ -128,7 +128,7 @@ void AcceleratedTraining::require_own_backward(const char* call) const {
 
 /// Whether the program has called zero_grad() of the optimizer instead of step(). With a feed, each
 /// pass has its weight in the mean of its step, so only a step's first pass can be repeated.
-bool AcceleratedTraining::has_left_step_out() const {
+bool AcceleratedTraining::has_skipped_step() const {
   const bool has_discarded = accumulation_.discards != optimizer_.engine_->discards();
   return accumulation_.has_run_backward && has_discarded &&
          (feed_ == nullptr || accumulation_.passes_done == 0);
@@ -138,7 +138,7 @@ bool AcceleratedTraining::has_left_step_out() const {
 template <class Backward>
 void AcceleratedTraining::run_pass(const Backward& backward) {
   require_pass("backward()");
-  if (accumulation_.step_number != step_number() || has_left_step_out()) drop_gradients();
+  if (accumulation_.step_number != step_number() || has_skipped_step()) drop_gradients();
   accumulation_.step_number = step_number();
   require_usable_gradients();
   if (is_last_pass()) {

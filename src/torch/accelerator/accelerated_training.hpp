@@ -49,7 +49,7 @@ class AcceleratedTraining {
  private:
   void require_pass(const char* call) const;
   const CurrentBatch& batch() const;
-  bool has_left_step_out() const;
+  bool has_skipped_step() const;
   void require_usable_gradients() const;
   void require_own_backward(const char* call) const;
   template <class Backward>

@@ -8,9 +8,9 @@
 namespace kolo::tensors {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{25} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{25} << 20;
 constexpr std::size_t kBuckets = 16;
-constexpr std::size_t kFirstShare = 4;
+constexpr std::size_t kFirstBucketDivisor = 4;
 
 std::size_t aligned(std::size_t bytes, std::size_t alignment = kBucketAlignment) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -49,7 +49,9 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     bucket.members.push_back({index, bucket.size_bytes});
     bucket.size_bytes += bytes_of(parameter);
     const bool is_first = place == 0;
-    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstShare) open.erase(key);
+    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
+      open.erase(key);
+    }
   }
   for (Bucket& bucket : plan.buckets) {
     bucket.offset = plan.size_bytes;
@@ -96,7 +98,7 @@ BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
 std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
   std::size_t total = 0;
   for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
-  return std::min(kMostBytes, total / kBuckets);
+  return std::min(kMaxBytes, total / kBuckets);
 }
 
 }  // namespace kolo::tensors

@@ -19,13 +19,13 @@ constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr std::string_view kIncomplete = ".incomplete-";
 constexpr std::string_view kRemoved = ".removed-";
 constexpr std::size_t kDigits = 8;
-constexpr std::size_t kMostDigits = 18;  // fit into 64 bits
+constexpr std::size_t kMaxDigits = 18;  // fit into 64 bits
 
 /// The number in a checkpoint's name; -1 for other names.
 std::int64_t number_of(std::string_view name) {
   if (!name.starts_with(kCheckpoint)) return -1;
   name.remove_prefix(kCheckpoint.size());
-  const bool is_number = name.size() >= kDigits && name.size() <= kMostDigits &&
+  const bool is_number = name.size() >= kDigits && name.size() <= kMaxDigits &&
                          name.find_first_not_of("0123456789") == std::string_view::npos;
   return is_number ? std::stoll(std::string(name)) : -1;
 }

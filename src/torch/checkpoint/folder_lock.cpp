@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr mode_t kLockMode = 0666;  // minus the umask
-constexpr std::size_t kMostText = 256;
+constexpr std::size_t kMaxText = 256;
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::seconds kLogAfter{1};
 
@@ -47,7 +47,7 @@ LockResult try_lock(int file, FolderLock::Kind kind) {
 
 /// Writes this process's name into the lock file, for another program's error text.
 void write_holder(int file) {
-  std::array<char, kMostText> host{};
+  std::array<char, kMaxText> host{};
   ::gethostname(host.data(), host.size() - 1);
   const std::string text =
       "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
@@ -58,7 +58,7 @@ void write_holder(int file) {
 
 /// A sentence with the text that `write_holder` wrote, or an empty one.
 std::string holder_text(int file) {
-  std::array<char, kMostText> text{};
+  std::array<char, kMaxText> text{};
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
   if (size <= 0) return {};
   const std::string_view line(text.data(), static_cast<std::size_t>(size));

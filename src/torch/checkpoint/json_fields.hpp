@@ -19,12 +19,12 @@ namespace kolo::tensors {
 /// Throws InvalidArgument for duplicate keys and for values that are nested too deeply, and the
 /// library's own exceptions for text that is not JSON.
 inline nlohmann::json parse_json(std::string_view text) {
-  constexpr int kDeepest = 100;
+  constexpr int kMaxDepth = 100;
   std::vector<std::set<std::string>> keys;  // of the enclosing objects
   using Event = nlohmann::json::parse_event_t;
   return nlohmann::json::parse(text, [&](int depth, Event event, nlohmann::json& value) {
-    if (depth > kDeepest) {
-      throw InvalidArgument("values are nested more than " + std::to_string(kDeepest) +
+    if (depth > kMaxDepth) {
+      throw InvalidArgument("values are nested more than " + std::to_string(kMaxDepth) +
                             " levels deep");
     }
     if (event == Event::object_start) keys.emplace_back();

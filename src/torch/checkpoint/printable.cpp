@@ -23,9 +23,9 @@ std::size_t printable_bytes(std::string_view text) {
   constexpr std::uint32_t kFirstOfSize[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
   const bool is_control = code >= 0x80 && code < 0xA0;
-  const bool is_good =
+  const bool is_valid =
       code >= kFirstOfSize[size] && code <= kLastCodePoint && !is_surrogate && !is_control;
-  return is_good ? size : 0;
+  return is_valid ? size : 0;
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace kolo::tensors {
 namespace {
 
 constexpr auto kHeaderBegin = static_cast<std::int64_t>(kLengthBytes);
-constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's limit
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's limit
 
 std::string read_header(const FileReader& file) {
   std::array<unsigned char, kLengthBytes> bytes{};
@@ -17,9 +17,9 @@ std::string read_header(const FileReader& file) {
   file.read(0, kHeaderBegin, bytes.data());
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) length |= std::uint64_t{bytes[i]} << (8 * i);
-  if (length > kMostHeaderBytes) {
+  if (length > kMaxHeaderBytes) {
     throw InvalidArgument("it claims a header of " + std::to_string(length) + " bytes, more than " +
-                          std::to_string(kMostHeaderBytes));
+                          std::to_string(kMaxHeaderBytes));
   }
   if (static_cast<std::int64_t>(length) > file.size() - kHeaderBegin) {
     throw InvalidArgument("it is truncated: its header has " + std::to_string(length) + " bytes");

@@ -81,9 +81,9 @@ std::vector<double> cumulative(const std::vector<double>& weights) {
 /// A window is a quarter of a small data set, or a few dozen steps of a large one.
 std::vector<std::size_t> shuffled_groups(const std::vector<std::size_t>& lengths,
                                          std::size_t step_samples, Random& random) {
-  constexpr std::size_t kMostSteps = 50;
+  constexpr std::size_t kMaxSteps = 50;
   const std::size_t steps = lengths.size() / step_samples;
-  const std::size_t window = std::clamp<std::size_t>(steps / 4, 1, kMostSteps) * step_samples;
+  const std::size_t window = std::clamp<std::size_t>(steps / 4, 1, kMaxSteps) * step_samples;
   std::vector<std::size_t> all = shuffled_indices(lengths.size(), random);
   const auto at = [&](std::size_t place) {
     return all.begin() + static_cast<std::ptrdiff_t>(std::min(place, all.size()));

@@ -23,7 +23,7 @@ std::string shape_of(const at::Tensor& tensor) {
 
 /// The values per channel on all ranks, or 2 if this rank alone has at least two: then it need not
 /// read the count, which would wait for the GPU.
-std::int64_t least_count(const at::Tensor& input, const at::Tensor& count) {
+std::int64_t smallest_count(const at::Tensor& input, const at::Tensor& count) {
   return input.numel() >= 2 * input.size(1) ? 2 : count.item<std::int64_t>();
 }
 
@@ -83,9 +83,9 @@ std::string SyncBatchNormImpl::problem_with_input(const at::Tensor& input) const
   }
   for (const at::Tensor& own : {weight, bias, running_mean, running_var}) {
     if (!own.defined()) continue;
-    const bool is_fitting = own.scalar_type() == input.scalar_type() ||
-                            own.scalar_type() == tensors::wide_type(input.scalar_type());
-    if (is_fitting && own.device() == input.device()) continue;
+    const bool has_matching_type = own.scalar_type() == input.scalar_type() ||
+                                   own.scalar_type() == tensors::wide_type(input.scalar_type());
+    if (has_matching_type && own.device() == input.device()) continue;
     text << "the input is " << input.scalar_type() << " on " << input.device()
          << ", the module's tensors are " << own.scalar_type() << " on " << own.device()
          << ". They must be on one device, and of the input's dtype, or of float32 where that has "
@@ -113,7 +113,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   {
     const tensors::PlainArithmetic plain;
     moments = tensors::merge(tensors::moments_of(input), *set_, name_);
-    count = least_count(input, moments.count);
+    count = smallest_count(input, moments.count);
   }
   if (count == 1) {
     throw InvalidArgument("SyncBatchNorm '" + name_ +

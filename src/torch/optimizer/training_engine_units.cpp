@@ -44,16 +44,16 @@ void TrainingEngine::expect_all_active() {
 
 /// Reduces the gradients of the step that are not reduced yet.
 void TrainingEngine::reduce(bool is_discarded) {
-  const auto meet_others = [&] {
+  const auto wait_for_others = [&] {
     if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
     synchronize_ranks("the end of backward()");
   };
   if (context_.gathers_on_use) {
     try {
-      meet_others();
+      wait_for_others();
     } catch (const MismatchError&) {
       if (!context_.step.is_active || !find_joined()) throw;
-      meet_others();
+      wait_for_others();
     }
   }
   normalization_.begin();

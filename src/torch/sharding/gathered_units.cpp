@@ -259,15 +259,15 @@ void GatheredUnits::remove_slot(std::size_t slot) {
 
 /// Returns a slot without a unit. May release an unpinned unit for it: the one whose next use is
 /// farthest away or, if none is expected, the least recently used; but none that is expected within
-/// fewer than `least_uses_until` uses of others.
-std::optional<std::size_t> GatheredUnits::find_slot(std::size_t least_uses_until) {
+/// fewer than `min_uses_until` uses of others.
+std::optional<std::size_t> GatheredUnits::find_slot(std::size_t min_uses_until) {
   std::optional<std::size_t> best;
   std::pair<std::size_t, std::uint64_t> farthest;
   for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
     if (!slots_[slot].unit) return slot;
     const State& state = states_[*slots_[slot].unit];
     const std::pair distance{order_.uses_until(*slots_[slot].unit), uses_ - state.last_use};
-    if (state.pins > 0 || distance.first < least_uses_until) continue;
+    if (state.pins > 0 || distance.first < min_uses_until) continue;
     if (!best || distance > farthest) {
       best = slot;
       farthest = distance;

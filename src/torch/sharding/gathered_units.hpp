@@ -117,7 +117,7 @@ class GatheredUnits {
   void prefetch();
   std::size_t make_room();
   void remove_slot(std::size_t slot);
-  std::optional<std::size_t> find_slot(std::size_t least_uses_until);
+  std::optional<std::size_t> find_slot(std::size_t min_uses_until);
   void fail() noexcept;
 
   std::vector<Unit> units_;

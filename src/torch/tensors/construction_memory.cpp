@@ -16,10 +16,10 @@ namespace kolo::tensors {
 namespace {
 
 // Smaller blocks are cheaper than mappings.
-constexpr std::size_t kLeastScratchBytes = std::size_t{64} << 10;
+constexpr std::size_t kMinScratchBytes = std::size_t{64} << 10;
 // Of the 65530 mappings that Linux allows a process by default.
-constexpr std::size_t kMostMappings = 20000;
-constexpr std::size_t kMappingsOfABlock = 32;
+constexpr std::size_t kMaxMappings = 20000;
+constexpr std::size_t kMappingsPerBlock = 32;
 
 thread_local std::shared_ptr<ConstructionMemory> constructing;
 
@@ -98,7 +98,7 @@ at::DataPtr ConstructionMemory::allocate(std::size_t bytes, at::Allocator& usual
                                          const std::shared_ptr<ConstructionMemory>& self) {
   const std::lock_guard guard(lock_);
   Block block;
-  if (kind_ == Kind::Real || bytes < kLeastScratchBytes || !map_scratch(bytes, block)) {
+  if (kind_ == Kind::Real || bytes < kMinScratchBytes || !map_scratch(bytes, block)) {
     block.usual = usual.allocate(bytes);
     block.bytes = {static_cast<std::byte*>(block.usual.get()), bytes};
   }
@@ -109,9 +109,8 @@ at::DataPtr ConstructionMemory::allocate(std::size_t bytes, at::Allocator& usual
 }
 
 bool ConstructionMemory::map_scratch(std::size_t bytes, Block& block) {
-  if (mappings_ + kMappingsOfABlock > kMostMappings) return false;
-  const std::size_t file_bytes =
-      std::max(kLeastScratchBytes, whole_pages(bytes / kMappingsOfABlock));
+  if (mappings_ + kMappingsPerBlock > kMaxMappings) return false;
+  const std::size_t file_bytes = std::max(kMinScratchBytes, whole_pages(bytes / kMappingsPerBlock));
   const std::size_t mapped_bytes = whole_pages(bytes);
   const comm::FileDescriptor file(::memfd_create("kolo-deferred", MFD_CLOEXEC));
   if (!file.is_open() || ::ftruncate(file.get(), static_cast<off_t>(file_bytes)) != 0) return false;
@@ -123,7 +122,7 @@ bool ConstructionMemory::map_scratch(std::size_t bytes, Block& block) {
     ::munmap(range, mapped_bytes);
     return false;
   }
-  mappings_ += kMappingsOfABlock;
+  mappings_ += kMappingsPerBlock;
   block.bytes = {begin, bytes};
   block.mapped_bytes = mapped_bytes;
   return true;
@@ -137,7 +136,7 @@ void ConstructionMemory::release(void* owner) {
   Block& block = found->second;
   if (block.mapped_bytes > 0) {
     ::munmap(block.bytes.data(), block.mapped_bytes);
-    memory.mappings_ -= kMappingsOfABlock;
+    memory.mappings_ -= kMappingsPerBlock;
   }
   memory.blocks_.erase(found);
 }

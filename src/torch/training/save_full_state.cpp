@@ -98,8 +98,8 @@ std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::
                       *dtype_from_safetensors(state.at("types").at(field).get<std::string>()),
                       state.at("shapes").at(field).get<std::vector<std::int64_t>>()};
       for (const TrainingView::Leaf& leaf : view.leaves) {
-        const bool has_it = is_elementwise.get<bool>() || leaf.begin == 0;
-        if (leaf.name != parameter || !has_it) continue;
+        const bool has_field = is_elementwise.get<bool>() || leaf.begin == 0;
+        if (leaf.name != parameter || !has_field) continue;
         if (const at::Tensor own = field_of(view, leaf, field); own.defined()) {
           tensor.own.emplace_back(is_elementwise.get<bool>() ? leaf.begin : 0, own);
         }

@@ -53,7 +53,7 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     ++taken;
     if (is_number) {
       const auto* const steps = std::get_if<std::int64_t>(&number->second);
-      if (steps != nullptr && *steps >= 0 && *steps <= kMostSteps) continue;
+      if (steps != nullptr && *steps >= 0 && *steps <= kMaxSteps) continue;
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
     }
     saved.checkpoint.require(state_key(field.name, name), dtype_of(leaf.values),

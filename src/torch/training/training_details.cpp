@@ -18,7 +18,7 @@ std::string to_text(const Json& value) {
 
 std::int64_t to_steps(const Json& value) {
   const std::int64_t steps = to_count(value);
-  if (steps > kMostSteps) {
+  if (steps > kMaxSteps) {
     throw InvalidArgument(std::to_string(steps) + " is not a valid number of steps");
   }
   return steps;

@@ -14,7 +14,7 @@
 namespace kolo::tensors {
 
 /// More steps than any program takes, and far from overflow.
-inline constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
+inline constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
 
 /// The contents of a training checkpoint besides tensors.
 struct TrainingDetails {

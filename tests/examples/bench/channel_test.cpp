@@ -34,7 +34,7 @@ TEST(BenchChannel, PathsThatAreTooLongAreNotCutOff) {
   EXPECT_EQ(error_of_connecting(longest + "x").value(), ENAMETOOLONG);
 }
 
-TEST(BenchChannel, MessagesStayApart) {
+TEST(BenchChannel, MessagesKeepTheirBoundaries) {
   auto [here, there] = connected();
   const std::string text = "two\nlines";
   EXPECT_TRUE(here.send({{"text", text}}));
@@ -50,7 +50,7 @@ TEST(BenchChannel, LongMessagesArriveWhole) {
   EXPECT_EQ(there.receive()->at("text"), text);
 }
 
-TEST(BenchChannel, TheOtherSidesEndIsNoMessageAndNoSignal) {
+TEST(BenchChannel, ClosedPeerGivesNoMessageAndNoSignal) {
   auto [here, there] = connected();
   {
     const bench::Channel gone = std::move(there);

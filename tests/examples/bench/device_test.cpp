@@ -213,7 +213,7 @@ TEST_P(BenchOnGpu, EveryOperationIsRightInEveryWay) {
   }
 }
 
-TEST_P(BenchOnGpu, GradientsGoLooseAsAGroupAndInBuckets) {
+TEST_P(BenchOnGpu, GradientsAreReducedSinglyAsAGroupAndInBuckets) {
   bench::Options options = gpu_options();
   options.model = "resnet50";
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
@@ -240,7 +240,7 @@ TEST_P(BenchOnGpu, NcclAloneSaysWhichAlgorithmsItMayTake) {
     const std::string name = nccl;
     run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
       Rank rank(gpu_options(), runtime, world, {false, name});
-      EXPECT_EQ(world.hub()->holding(runtime.rank()).communicators, 1);
+      EXPECT_EQ(world.hub()->resources(runtime.rank()).communicators, 1);
       EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {5}}),
                 std::multiset<std::string>{"ncclAllReduce " + name + " = " + name});
       EXPECT_EQ(try_all(rank, {Operation::AllReduce, DType::Float32, {100, 7}}),
@@ -270,7 +270,7 @@ TEST_P(BenchOnGpu, NobodyWaitsInsideABlock) {
   });
 }
 
-TEST_P(BenchOnGpu, WhatIsNotDoneIsWrong) {
+TEST_P(BenchOnGpu, MissingResultsCountAsWrong) {
   run_on(GetParam(), [&](Runtime& runtime, FakeWorld& world) {
     Rank rank(gpu_options(), runtime, world);
     const Workload workload{Operation::AllGather, DType::Float32, {100}};
@@ -281,7 +281,7 @@ TEST_P(BenchOnGpu, WhatIsNotDoneIsWrong) {
   });
 }
 
-TEST(BenchOnOneGpu, RanksAreToldByKoloBeforeNcclIsAsked) {
+TEST(BenchOnOneGpu, KoloRefusesASharedGpuBeforeNcclIsCalled) {
   run_on(2,
          [](Runtime& runtime, FakeWorld& world) {
            const std::string text =

@@ -82,7 +82,7 @@ TEST(Measure, CasesTakeTurnsAndEachFollowsEachOther) {
   EXPECT_EQ(successions.size(), 6u);
 }
 
-TEST(Measure, RowsHoldWhatTheRoundsAfterTheWarmUpHaveShown) {
+TEST(Measure, RowsExcludeTheWarmUp) {
   std::string log;
   FakeJob kolo("k", {{{"a", "staged"}, {100, 4, 2, 3}, 7}}, log);
   const auto rows =
@@ -153,7 +153,7 @@ TEST(Report, WithoutBaselineRatiosAreNull) {
   EXPECT_TRUE(json["rows"][0]["ratio"].is_null());
 }
 
-TEST(Report, OfAGpuNamesItAndTellsTheHostsTime) {
+TEST(Report, OfAGpuNamesItAndReportsTheHostsTime) {
   std::string log;
   FakeJob job(
       "g",

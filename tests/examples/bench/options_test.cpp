@@ -30,7 +30,7 @@ TEST(BenchOptions, AllReduceInPlaceIsTheDefault) {
   EXPECT_EQ(plain.rounds % 2, 1);
 }
 
-TEST(BenchOptions, CollectivesGoByName) {
+TEST(BenchOptions, CollectivesAreSelectedByName) {
   for (std::size_t i = 0; i < bench::kOperationNames.size(); ++i) {
     const std::string name(bench::kOperationNames[i]);
     EXPECT_EQ(options({name.c_str()}).operation, static_cast<Operation>(i)) << name;
@@ -51,7 +51,7 @@ TEST(BenchOptions, SizesArePowersOf1024AndGrowByTheFactor) {
   EXPECT_EQ(bench::sizes_of(sized), (std::vector<std::size_t>{1 << 10, 1 << 14, 1 << 18}));
 }
 
-TEST(BenchOptions, BlocksHaveMoreCallsOfLess) {
+TEST(BenchOptions, SmallerSizesGetMoreCallsPerBlock) {
   EXPECT_EQ(bench::iterations_of(options({}), 64), 200);
   EXPECT_EQ(bench::iterations_of(options({}), std::size_t{4} << 20), 4);
   EXPECT_EQ(bench::iterations_of(options({}), std::size_t{1} << 30), 1);
@@ -90,7 +90,7 @@ TEST(BenchOptions, BlocksOfAGpuAreLong) {
   EXPECT_EQ(bench::iterations_of(options({"--device", "cuda", "--iterations", "7"}), 64), 7);
 }
 
-TEST(BenchOptions, InPlaceAndApartWherePossible) {
+TEST(BenchOptions, InPlaceAndOutOfPlaceWherePossible) {
   const bench::Options plain = options({});
   EXPECT_TRUE(plain.wants(Operation::AllReduce, true));
   EXPECT_FALSE(plain.wants(Operation::AllReduce, false));
@@ -103,7 +103,7 @@ TEST(BenchOptions, InPlaceAndApartWherePossible) {
   EXPECT_FALSE(apart.wants(Operation::Broadcast, false));
 }
 
-TEST(BenchOptions, MistakesAreToldWithWhatWouldBeRight) {
+TEST(BenchOptions, MistakesAreReportedWithWhatIsValid) {
   struct Case {
     std::vector<const char*> arguments;
     const char* text;

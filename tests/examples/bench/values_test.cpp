@@ -146,14 +146,14 @@ TEST(BenchValues, RanksHoldDifferentInputs) {
 TEST(BenchValues, HalvesHoldTheSameNumbers) {
   Ranks<float> single(Operation::AllReduce, DType::Float32, true);
   Ranks<std::uint16_t> half(Operation::AllReduce, DType::Float16, true);
-  Ranks<std::uint16_t> brain(Operation::AllReduce, DType::BFloat16, true);
+  Ranks<std::uint16_t> bfloats(Operation::AllReduce, DType::BFloat16, true);
   const std::uint16_t half_bits[]{0, 0x3c00, 0x4000, 0x4200};
-  const std::uint16_t brain_bits[]{0, 0x3f80, 0x4000, 0x4040};
+  const std::uint16_t bfloat_bits[]{0, 0x3f80, 0x4000, 0x4040};
   const auto numbers = single.input(1, 2);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const auto number = static_cast<std::size_t>(numbers[i]);
     EXPECT_EQ(half.input(1, 2)[i], half_bits[number]);
-    EXPECT_EQ(brain.input(1, 2)[i], brain_bits[number]);
+    EXPECT_EQ(bfloats.input(1, 2)[i], bfloat_bits[number]);
   }
 }
 

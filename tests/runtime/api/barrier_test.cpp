@@ -22,18 +22,18 @@ INSTANTIATE_TEST_SUITE_P(, BarrierTest, testing::ValuesIn(all_settings()), [](co
   return setting.param.name + "Np" + std::to_string(setting.param.size);
 });
 
-TEST_P(BarrierTest, NobodyPassesBeforeAllHaveCome) {
-  std::atomic<int> came{0};
+TEST_P(BarrierTest, NoRankPassesBeforeAllHaveArrived) {
+  std::atomic<int> arrived{0};
   run([&](Runtime& runtime) {
     for (int round = 1; round <= 10; ++round) {
       if (round % size() == runtime.rank()) std::this_thread::sleep_for(2ms);
-      ++came;
+      ++arrived;
       if (round % 2 == 0) {
         barrier({.name = "x"});
       } else {
         barrier();
       }
-      EXPECT_GE(came, round * size()) << "round " << round;
+      EXPECT_GE(arrived, round * size()) << "round " << round;
       barrier();  // no rank starts the next round before all have checked
     }
   });

@@ -17,7 +17,7 @@ constexpr int kThrower = 1;
 constexpr const char* kText = "rank 1 failed: an exception that is no std::exception";
 
 /// No caller waits, so the background thread must make progress.
-void expect_fails_unattended(const std::string& name) {
+void expect_fails_without_waiting(const std::string& name) {
   Tensor tensor(3);
   Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = name});
   while (!handle.is_ready()) std::this_thread::yield();
@@ -39,7 +39,7 @@ TEST(CallbackTest, ThrownNonException_EndsTheOperationAtEveryWaitAndOnEveryRank)
       expect_contains(text, "'x'");
       expect_contains(text, kText);
     }
-    expect_fails_unattended("later");
+    expect_fails_without_waiting("later");
   });
 }
 
@@ -61,7 +61,7 @@ TEST(CallbackTest, Algorithm_MayThrowAnything) {
     const std::string text = text_thrown_by<PeerLostError>(
         [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
     expect_contains(text, kText);
-    expect_fails_unattended("later");
+    expect_fails_without_waiting("later");
   });
 }
 

@@ -68,11 +68,11 @@ TEST_P(CollectivesTest, AllGather_TakesUnevenRows) {
   run([&](Runtime& runtime) {
     const auto equal = [](int) { return std::int64_t{4}; };
     const auto uneven = [](int rank) { return std::int64_t{1 + 2 * rank} % 3 * 5; };  // 5 0 10 5
-    const auto one_only = [&](int rank) { return std::int64_t{rank == size() - 1 ? 700 : 0}; };
+    const auto last_only = [&](int rank) { return std::int64_t{rank == size() - 1 ? 700 : 0}; };
     const auto none = [](int) { return std::int64_t{0}; };
     expect_gathered(runtime, equal, DType::Float32, "equal");
     expect_gathered(runtime, uneven, DType::Int16, "uneven");
-    expect_gathered(runtime, one_only, DType::Float64, "one only");
+    expect_gathered(runtime, last_only, DType::Float64, "one only");
     expect_gathered(runtime, none, DType::Float32, "none");
     expect_gathered(runtime, equal, DType::Float32, "uneven later");
     expect_gathered(runtime, uneven, DType::Float32, "uneven later");  // rows may change

@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Setting{.name = "Messages", .size = 3, .network = {.nodes = 3}}),
     [](const auto& setting) { return setting.param.name; });
 
-void expect_no_talk(const Cost& cost) {
+void expect_no_negotiation(const Cost& cost) {
   EXPECT_EQ(cost.negotiations, 0u);
   EXPECT_EQ(cost.wake_up_requests, 0u);
   EXPECT_EQ(cost.fruitless, 0u);
@@ -85,7 +85,7 @@ TEST_P(CostTest, SteadyProgram_NeedsHeadersOnly) {
     for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);
     const Cost cost =
         cost_of(runtime, 20, 200, [&](std::size_t) { run_step(runtime, tensors, true); });
-    expect_no_talk(cost);
+    expect_no_negotiation(cost);
     EXPECT_EQ(cost.bytes_packed, 0u);
     EXPECT_GE(cost.exchanges, 200u);   // all tensors of a step in one exchange
     EXPECT_LE(cost.exchanges, 2000u);  // one exchange per tensor
@@ -101,7 +101,7 @@ TEST_P(CostTest, BlockingProgram_NeedsOneHeaderPerTensorAndNoWakeUps) {
         allreduce(tensor->view(), tensor->view(), {.name = tensor == &a ? "a" : "b"});
       }
     });
-    expect_no_talk(cost);
+    expect_no_negotiation(cost);
     EXPECT_EQ(cost.exchanges, 400u);
     EXPECT_GT(cost.header_bytes, 0u);
     EXPECT_EQ(cost.header_bytes % 400, 0u) << "the same in every exchange: " << cost.header_bytes;
@@ -123,7 +123,7 @@ TEST_P(CostTest, EveryOperation_IsNegotiatedOnce) {
                         {.name = "group"});
       barrier({.name = "barrier"});
     });
-    expect_no_talk(cost);
+    expect_no_negotiation(cost);
     EXPECT_EQ(cost.exchanges, 600u);
   });
 }
@@ -135,7 +135,7 @@ TEST_P(CostTest, AlternatingOrders_AreLearnt) {
     const Cost cost = cost_of(runtime, 60, 200, [&](std::size_t step) {
       run_step(runtime, tensors, step / 10 % 2 == 0);
     });
-    expect_no_talk(cost);
+    expect_no_negotiation(cost);
   });
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,19 +39,6 @@ void combine_xor(DType dtype, const void* next, void* accumulator, std::size_t c
 const std::vector<CustomReduction> kReductions{{"last", combine_last, fill_zero},
                                                {"xor", combine_xor, fill_zero}};
 
-void run_with_reductions(const Setting& setting, const std::function<void(Runtime&)>& body) {
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        InitOptions options = options_in(world, setting.config);
-        options.reductions = kReductions;
-        Runtime runtime(std::move(options));
-        Runtime::set_thread_current(&runtime);
-        body(runtime);
-      },
-      setting.network);
-}
-
 class CustomReductionTest : public testing::TestWithParam<Setting> {};
 
 INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(cpu_settings()),
@@ -71,7 +57,7 @@ double xor_of(int size, std::size_t i) {
 
 TEST_P(CustomReductionTest, ReducesAndScatters) {
   const int size = GetParam().size;
-  run_with_reductions(GetParam(), [&](Runtime& runtime) {
+  run_with_reductions(GetParam(), kReductions, [&](Runtime& runtime) {
     for (const std::int64_t count : {1, 13, 2003}) {
       Tensor tensor(count, DType::Int32);
       tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });
@@ -90,7 +76,7 @@ TEST_P(CustomReductionTest, ReducesAndScatters) {
 }
 
 TEST_P(CustomReductionTest, IsAppliedInTheOrderOfRanks) {
-  run_with_reductions(GetParam(), [&](Runtime& runtime) {
+  run_with_reductions(GetParam(), kReductions, [&](Runtime& runtime) {
     Tensor tensor(1500);
     // Element i is nonzero only on ranks up to i % size.
     tensor.fill([&](std::size_t i) {
@@ -113,7 +99,7 @@ TEST(CustomReductionAlgorithmsTest, EveryAlgorithmRunsIt) {
     SCOPED_TRACE(algorithm.name);
     Setting setting{.size = 3};
     setting.config.allreduce = algorithm.name;
-    run_with_reductions(setting, [&](Runtime& runtime) {
+    run_with_reductions(setting, kReductions, [&](Runtime& runtime) {
       Tensor tensor(501, DType::UInt8);
       tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });
       allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Custom, .custom = "xor"});
@@ -123,7 +109,7 @@ TEST(CustomReductionAlgorithmsTest, EveryAlgorithmRunsIt) {
 }
 
 TEST(CustomReductionArgumentsTest, MistakesOfOneRankFailOnAll) {
-  run_with_reductions({.size = 2}, [](Runtime& runtime) {
+  run_with_reductions({.size = 2}, kReductions, [](Runtime& runtime) {
     Tensor tensor(4);
     const auto refused = [&](AllreduceOptions odd) {
       AllreduceOptions options{.op = ReduceOp::Custom, .custom = "xor"};

@@ -143,7 +143,7 @@ TEST_P(GroupTest, AnEmptyGroupEndsOnceAllHaveSubmittedIt) {
 }
 
 /// Values whose sum has different bits in every order.
-double rough_value(int rank, std::size_t i) {
+double order_sensitive_value(int rank, std::size_t i) {
   return std::sin(static_cast<double>(i * 7 + 1) * (rank + 1)) * std::pow(10.0, rank * 3 % 7 - 3);
 }
 
@@ -160,10 +160,11 @@ TEST(GroupBitsTest, AreTheSameWhateverTheTiming) {
         std::vector<Tensor> members;
         for (const std::int64_t count : {5, 1000, 17, 300}) members.emplace_back(count);
         Tensor loose(100);
-        loose.fill([&](std::size_t i) { return rough_value(runtime.rank(), i); });
+        loose.fill([&](std::size_t i) { return order_sensitive_value(runtime.rank(), i); });
         for (Tensor& member : members) {
-          member.fill(
-              [&](std::size_t i) { return rough_value(runtime.rank(), i + member.count()); });
+          member.fill([&](std::size_t i) {
+            return order_sensitive_value(runtime.rank(), i + member.count());
+          });
         }
         // The group must not be fused with other operations in flight, which vary here.
         Handle other;

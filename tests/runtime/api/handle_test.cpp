@@ -46,17 +46,17 @@ TEST(HandleTest, ReadyOnlyOnceAllRanksHaveSubmitted) {
     expect_sum_works(runtime, "before");
     Tensor tensor(4);
     if (runtime.rank() == 1) have_looked.wait();
-    auto before_all_had_come = std::chrono::steady_clock::now();
+    auto before_last_submission = std::chrono::steady_clock::now();
     Handle handle = allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
     if (runtime.rank() != 1) {
       EXPECT_FALSE(handle.is_ready());
       EXPECT_FALSE(handle.wait_for(1ms));
-      before_all_had_come = std::chrono::steady_clock::now();
+      before_last_submission = std::chrono::steady_clock::now();
       have_looked.count_down();
     }
     EXPECT_TRUE(handle.wait_for(30s));
     EXPECT_TRUE(handle.is_ready());
-    EXPECT_LE(before_all_had_come, handle.started());
+    EXPECT_LE(before_last_submission, handle.started());
     EXPECT_LE(handle.started(), handle.ended());
     EXPECT_LE(handle.ended(), std::chrono::steady_clock::now());
     handle.wait();
@@ -75,7 +75,7 @@ TEST(HandleTest, CompletesWithoutAWaitingCaller) {
   });
 }
 
-TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
+TEST(HandleTest, DroppedHandleLeavesItsOperationRunning) {
   std::latch has_dropped(1);
   run_runtimes(2, [&](Runtime& runtime) {
     auto tensor = std::make_shared<Tensor>(1000);
@@ -96,7 +96,7 @@ TEST(HandleTest, DroppedItsOperationGoesOnAndKeepsItsMemory) {
   });
 }
 
-TEST(HandleTest, StandsForNothingOnceMovedFrom) {
+TEST(HandleTest, IsEmptyOnceMovedFrom) {
   run_runtimes(1, [](Runtime&) {
     Tensor tensor(4);
     Handle handle = allreduce_async(tensor.view(), tensor.view());

@@ -104,7 +104,7 @@ TEST(RuntimeTest, StagingTooSmallForItsRanks_IsRejectedAtTheStart) {
   start_with(2);
 }
 
-TEST(RuntimeTest, StagingThatCannotBeHad_IsAnErrorOnAllRanksIfItIsMoreThanByDefault) {
+TEST(RuntimeTest, StagingAboveTheDefaultThatCannotBeAllocated_IsAnErrorOnAllRanks) {
   for (const int nodes : {1, 2}) {
     const FakeOptions options{.nodes = nodes, .has_shared_memory = false};
     Config config = test_config();

@@ -49,15 +49,15 @@ class Numbers {
 };
 
 TEST_P(ManyNamesTest, ManyNames_EachHasItsOwnSum) {
-  std::barrier both_are_here(2);
+  std::barrier both_arrived(2);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     Numbers numbers(runtime.rank());
     std::vector<Handle> handles;
     if (runtime.rank() == 0) {
       for (int name = 0; name < kNames; ++name) handles.push_back(numbers.submit(name));
-      both_are_here.arrive_and_wait();
+      both_arrived.arrive_and_wait();
     } else {
-      both_are_here.arrive_and_wait();
+      both_arrived.arrive_and_wait();
       numbers.submit(kNames - 1).wait();  // queued last on rank 0, which has no bit for it
       for (int name = kNames - 2; name >= 0; --name) handles.push_back(numbers.submit(name));
     }

@@ -54,14 +54,14 @@ class MemoryTest : public testing::TestWithParam<Setting> {
   /// By how many bytes memory grows from the first `kOperations` operations to the second.
   template <class Operation>
   std::int64_t growth_over(Operation operation) {
-    std::barrier both_are_here(2);
+    std::barrier both_arrived(2);
     std::int64_t before = 0;
     std::int64_t after = 0;
     const auto run_many = [&](int rank, int first, std::int64_t& bytes) {
       for (int i = first; i < first + kOperations; ++i) operation(i);
-      both_are_here.arrive_and_wait();
+      both_arrived.arrive_and_wait();
       if (rank == 0) bytes = live_bytes;
-      both_are_here.arrive_and_wait();
+      both_arrived.arrive_and_wait();
     };
     Setting setting = GetParam();
     setting.config.table_capacity = 64;

@@ -61,7 +61,7 @@ std::vector<Disagreement> all_disagreements() {
       {"ReduceScatter", "operation", "allreduce", "reduce_scatter", usual, scatter({3, 4})},
       {"AllGather", "operation", "allreduce", "allgather", usual, gather({3, 4})},
       {"AllToAll", "operation", "allreduce", "alltoall", usual, all_to_all({3, 4})},
-      {"Barrier", "operation", "allreduce", "barrier", usual, meet()},
+      {"Barrier", "operation", "allreduce", "barrier", usual, barrier_call()},
       {"Root", "root rank", "0", "1", broadcast_from(0), broadcast_from(1)},
       {"RowShape", "shape", "[4]", "[5]", gather({2, 4}), gather({2, 5})},
       {"RowDimensions", "shape", "[4]", "[2, 2]", gather({2, 4}), gather({2, 2, 2})},
@@ -78,8 +78,10 @@ std::vector<Disagreement> all_disagreements() {
        reduce_group({{{3}, f32}, {{4}, f32}}), reduce_group({{{3}, f32}, {{5}, f32}})},
       {"MemberDType", "dtype of tensor 0 of the group", "float32", "float16",
        reduce_group({{{3}, f32}, {{4}, f32}}), reduce_group({{{3}, DType::Float16}, {{4}, f32}})},
-      {"Purpose", "purpose", "the end of the step", "none", meet("the end of the step"), meet()},
-      {"PurposeOfOperation", "purpose", "none", "another step", usual, meet("another step")},
+      {"Purpose", "purpose", "the end of the step", "none", barrier_call("the end of the step"),
+       barrier_call()},
+      {"PurposeOfOperation", "purpose", "none", "another step", usual,
+       barrier_call("another step")},
       // No case for the device: without CUDA, the call rejects memory of another device.
   };
 }

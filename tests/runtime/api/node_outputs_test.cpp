@@ -25,7 +25,7 @@ Handle gather(std::vector<InputRows> tensors, Outputs outputs = Outputs::PerNode
 }
 
 /// Gathers one row, whose result is not checked.
-Handle gather_a_row(Outputs outputs) {
+Handle gather_row(Outputs outputs) {
   const auto rows = std::make_shared<std::vector<float>>(16);
   return submit(runtime::make_allgather(
       {{{rows->data(), DType::Float32, {1}, {}}, [rows](const auto&) { return rows->data(); }}},
@@ -126,12 +126,12 @@ TEST(NodeOutputErrorsTest, OneNode_UnequalNodes_AndSwitchedOffMemory_AreRefused)
         Setting{.size = 4, .network = {.nodes = 2, .has_shared_memory = false}}, switched_off}) {
     run_runtimes(setting, [](Runtime& runtime) {
       const std::string text =
-          text_thrown_by<InvalidArgument>([] { gather_a_row(Outputs::PerNode).wait(); });
+          text_thrown_by<InvalidArgument>([] { gather_row(Outputs::PerNode).wait(); });
       expect_contains(text, "several nodes with equally many ranks each");
       expect_contains(text_thrown_by<InvalidArgument>(
                           [] { runtime::make_node_window(64, {.name = "window"}); }),
                       "several nodes with equally many ranks each");
-      gather_a_row(Outputs::PerRank).wait();
+      gather_row(Outputs::PerRank).wait();
       expect_sum_works(runtime, "y");
     });
   }
@@ -141,29 +141,28 @@ TEST(NodeOutputErrorsTest, RanksThatDisagree_GetAMismatch) {
   run_runtimes({.size = 4, .network = {.nodes = 2}}, [](Runtime& runtime) {
     for (int step = 0; step < 3; ++step) {
       const Outputs outputs = runtime.rank() == 2 ? Outputs::PerRank : Outputs::PerNode;
-      const std::string text = text_thrown_by<MismatchError>([&] { gather_a_row(outputs).wait(); });
+      const std::string text = text_thrown_by<MismatchError>([&] { gather_row(outputs).wait(); });
       // In the order in which the first rank learned of them.
       expect_contains(text, "shared-memory placement differs: ");
       expect_contains(text, "once per node on rank");
       expect_contains(text, "none on rank 2");
       expect_sum_works(runtime, "y");
-      gather_a_row(Outputs::PerNode).wait();
+      gather_row(Outputs::PerNode).wait();
     }
   });
 }
 
 TEST(NodeOutputErrorsTest, WhileARankHasJoined_TheyAreRefused) {
   run_runtimes({.size = 4, .network = {.nodes = 2}}, [](Runtime& runtime) {
-    gather_a_row(Outputs::PerNode).wait();
+    gather_row(Outputs::PerNode).wait();
     if (runtime.rank() != 1) {
       joins::wait_until_joined("rank 1");
-      expect_contains(
-          text_thrown_by<InvalidArgument>([] { gather_a_row(Outputs::PerNode).wait(); }),
-          "rank 1 has joined, and does not have the memory that its node shares");
-      gather_a_row(Outputs::PerRank).wait();
+      expect_contains(text_thrown_by<InvalidArgument>([] { gather_row(Outputs::PerNode).wait(); }),
+                      "rank 1 has joined, and does not have the memory that its node shares");
+      gather_row(Outputs::PerRank).wait();
     }
     join();
-    gather_a_row(Outputs::PerNode).wait();
+    gather_row(Outputs::PerNode).wait();
     expect_sum_works(runtime, "y");
   });
 }
@@ -171,10 +170,10 @@ TEST(NodeOutputErrorsTest, WhileARankHasJoined_TheyAreRefused) {
 TEST(NodeOutputErrorsTest, Death_EndsThemOnAllOthers) {
   run_with_death(
       {.size = 4, .network = {.nodes = 2}}, 3,
-      [](Runtime&) { gather_a_row(Outputs::PerNode).wait(); },
+      [](Runtime&) { gather_row(Outputs::PerNode).wait(); },
       [](FakeWorld&) {
         const std::string text =
-            text_thrown_by<PeerLostError>([] { gather_a_row(Outputs::PerNode).wait(); });
+            text_thrown_by<PeerLostError>([] { gather_row(Outputs::PerNode).wait(); });
         expect_contains(text, "rank 3 died");
       });
 }

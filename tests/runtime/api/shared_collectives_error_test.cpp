@@ -199,7 +199,7 @@ TEST_P(SharedCollectivesErrorTest, DifferentPlaces_AreAMismatchOnAllRanks) {
   });
 }
 
-TEST_P(SharedCollectivesErrorTest, BuffersOfOneNameAreToldApart) {
+TEST_P(SharedCollectivesErrorTest, BuffersOfOneNameAreDistinguished) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
   run([&](Runtime& runtime) {
     const SharedBuffer first(4096, {.name = "memory"});

@@ -254,7 +254,7 @@ TEST_P(SharedCollectivesTest, GoWithoutCopiesWhereTheBufferIsShared) {
 
 // --- joined ranks ---
 
-TEST_P(SharedCollectivesTest, GoOnWithoutThoseWhoJoined) {
+TEST_P(SharedCollectivesTest, ContinueWithoutJoinedRanks) {
   if (size() == 1) GTEST_SKIP() << "nobody is left to go on";
   run([&](Runtime& runtime) {
     const int active = size() - 1;

@@ -44,7 +44,7 @@ class HeaderExchanges {
 
   /// From now on `rank` reads nothing; its sent messages still arrive.
   void stop(int rank) { stopped_.insert(rank); }
-  void go_on(int rank) { stopped_.erase(rank); }
+  void resume(int rank) { stopped_.erase(rank); }
   /// From now on `rank` sends nothing either.
   void kill(int rank) { kill_after(rank, 0); }
   void kill_after(int rank, int sends) {

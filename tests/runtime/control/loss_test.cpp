@@ -31,14 +31,14 @@ TEST_P(LossTest, Death_EndsPendingWorkOnAllSurvivors) {
         GetParam(), victim, [](Runtime& runtime) { expect_sum_works(runtime, "before"); },
         [&](FakeWorld& world) {
           Tensor tensor(5);
-          const auto is_told = [&](const std::string& name) {
+          const auto expect_loss_error = [&](const std::string& name) {
             const std::string text = text_thrown_by<PeerLostError>(
                 [&] { allreduce(tensor.view(), tensor.view(), {.name = name}); });
             expect_contains(text, "'" + name + "'");
             expect_contains(text, "rank " + std::to_string(victim) + " died");
           };
-          is_told("x");
-          is_told("later");
+          expect_loss_error("x");
+          expect_loss_error("later");
           EXPECT_TRUE(world.is_broken());
         });
   }
@@ -101,7 +101,7 @@ void run_until_dead(Runtime& runtime, const std::atomic<bool>& is_dead) {
   runtime.shutdown();  // before its memory is freed
 }
 
-void expect_survivors_are_well(int victim, const Fault& death) {
+void expect_survivors_recover(int victim, const Fault& death) {
   Setting setting{.size = 3, .network = {.nodes = 3}};
   setting.config.lost_after = 300ms;  // the victim receives nothing, and gives up by itself
   setting.config.segment_bytes = 256;
@@ -135,8 +135,8 @@ TEST(LossAtAnyMessageTest, LostDataMessage_LeavesTheRightValueOrAnError) {
   for (std::uint64_t skip = 0; skip < 40; skip += 3) {
     SCOPED_TRACE("message " + std::to_string(skip));
     const int victim = static_cast<int>(skip % 3);
-    expect_survivors_are_well(victim,
-                              {.kind = Fault::Kind::Die, .channel = kDataChannel, .skip = skip});
+    expect_survivors_recover(victim,
+                             {.kind = Fault::Kind::Die, .channel = kDataChannel, .skip = skip});
   }
 }
 
@@ -144,10 +144,10 @@ TEST(LossAtAnyMessageTest, LostControlMessage_LeavesTheRightValueOrAnError) {
   for (std::uint64_t skip = 0; skip < 30; skip += 2) {
     SCOPED_TRACE("message " + std::to_string(skip));
     const int victim = static_cast<int>(skip / 2 % 3);
-    expect_survivors_are_well(victim, {.kind = Fault::Kind::Die,
-                                       .channel = kControlChannel,
-                                       .tag = Communicator::kTagCount - 1,
-                                       .skip = skip});
+    expect_survivors_recover(victim, {.kind = Fault::Kind::Die,
+                                      .channel = kControlChannel,
+                                      .tag = Communicator::kTagCount - 1,
+                                      .skip = skip});
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/deaths.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/becomes_true.hpp"
 #include "support/fake_world/deferred_world.hpp"
 
 namespace kolo::test::lost_host_test {
@@ -36,15 +37,6 @@ void expect_right_sum(Runtime& runtime, const std::string& name) {
   tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i, 0); });
   allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name});
   tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i, 0); }, name);
-}
-
-template <class Condition>
-bool becomes_true(Condition condition, std::chrono::nanoseconds limit) {
-  const auto give_up_at = std::chrono::steady_clock::now() + limit;
-  while (!condition() && std::chrono::steady_clock::now() < give_up_at) {
-    std::this_thread::sleep_for(10ms);
-  }
-  return condition();
 }
 
 /// Runs `body` on every rank after all have exchanged messages.

@@ -106,9 +106,9 @@ TEST(TreeHeaderExchangeTest, Merged_AnswersForTheLastExchangeOnly) {
 
 TEST(TreeHeaderExchangeTest, WakeUpRequests_ReachAllAndAreForwardedOnce) {
   in_all_worlds(1, [](HeaderExchanges& ranks) {
-    const int asker = ranks.draw_rank();
-    ranks[asker].request_wake_up(5);
-    EXPECT_EQ(ranks[asker].highest_wake_up_request(), 5u);
+    const int requester = ranks.draw_rank();
+    ranks[requester].request_wake_up(5);
+    EXPECT_EQ(ranks[requester].highest_wake_up_request(), 5u);
     ranks.deliver_all();
     EXPECT_EQ(ranks.sent(), static_cast<unsigned>(ranks.size() - 1));
     for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -158,7 +158,7 @@ TEST(TreeHeaderExchangeTest, Loss_ReachesAllAroundADeadRank) {
   });
 }
 
-TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_IsToldToTheOthers) {
+TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_ReachesTheOthers) {
   HeaderExchanges ranks(5, 2, 1);
   ranks.kill(1);
   ranks.cut_off(1);
@@ -193,9 +193,10 @@ TEST(TreeHeaderExchangeTest, Leaves_ReachAllThoughOthersHaveLeftBefore) {
       ranks.deliver_all();
       ranks.stop(rank);
       for (std::size_t i = 0; i < order.size(); ++i) {
-        const bool is_past = std::find(order.begin(), order.end(), rank) - order.begin() >=
-                             static_cast<std::ptrdiff_t>(i);
-        EXPECT_EQ(ranks[order.back()].has_left(order[i]), is_past) << order[i] << " at " << rank;
+        const bool must_have_left = std::find(order.begin(), order.end(), rank) - order.begin() >=
+                                    static_cast<std::ptrdiff_t>(i);
+        EXPECT_EQ(ranks[order.back()].has_left(order[i]), must_have_left)
+            << order[i] << " at " << rank;
       }
     }
     EXPECT_FALSE(ranks[order.front()].lost());
@@ -219,7 +220,7 @@ TEST(TreeHeaderExchangeTest, SilentRanks_AreThoseWhichReadNoMessages) {
     expect_silent({}, "before the first Ping");
     expect_silent(stopped, "after they had time to answer");
     expect_silent(stopped, "still");
-    for (const int rank : stopped) ranks.go_on(rank);
+    for (const int rank : stopped) ranks.resume(rank);
     expect_silent(stopped, "until the next Ping");
     expect_silent({}, "once they go on");
   });

@@ -86,7 +86,7 @@ TEST_P(CodedExchangeTest, Results_HaveTheBitsOfTheCpu) {
 TEST_P(CodedExchangeTest, StepsThatAreNotFinite_LeaveWhatIsOwed) {
   run([&](Runtime& runtime) {
     if (size() == 1) return;
-    for (const Compression& compression : kTriedCodecs) {
+    for (const Compression& compression : kTestedCodecs) {
       Tensor tensor(512);
       Tensor residual(512);
       residual.fill([](std::size_t) { return 0.25; });

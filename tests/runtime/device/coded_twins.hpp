@@ -5,28 +5,19 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "contract/reduce_case.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/values.hpp"
-#include "support/gpu/tensor_place.hpp"
 
 /// Reductions through codecs on a GPU, compared with the same ones on the CPU.
 namespace kolo::test {
 
-inline const std::array kTriedCodecs{Compression::int8(), Compression::one_bit(),
-                                     Compression::top_k(0.01), Compression::top_k(0.5),
-                                     Compression::random_k(0.02)};
-
-inline Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
-  TensorPlace* const place = std::exchange(tensor_place, nullptr);
-  Tensor tensor(dtype, std::move(shape));
-  tensor_place = place;
-  return tensor;
-}
+inline const std::array kTestedCodecs{Compression::int8(), Compression::one_bit(),
+                                      Compression::top_k(0.01), Compression::top_k(0.5),
+                                      Compression::random_k(0.02)};
 
 inline float* floats_of(const Tensor& tensor) { return static_cast<float*>(tensor.view().data); }
 
@@ -83,7 +74,7 @@ inline void expect_bits_of_the_cpu(Runtime& runtime, DType dtype, std::int64_t c
 
 /// Every codec, with and without residuals, in place or not, in every floating type.
 inline void expect_coded_bits_of_the_cpu(Runtime& runtime) {
-  for (const Compression& compression : kTriedCodecs) {
+  for (const Compression& compression : kTestedCodecs) {
     const bool has_large_blocks = compression.name().find(':') != std::string_view::npos;
     for (const std::int64_t count : {0, 1, 5, 257, has_large_blocks ? 33'001 : 3000}) {
       for (const bool scatters : {false, true}) {

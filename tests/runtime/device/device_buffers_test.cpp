@@ -188,16 +188,16 @@ struct Operations {
   }
 };
 
-struct Way {
+struct Variant {
   int size;
   bool is_direct;  ///< reductions
 };
 
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.size << (way.is_direct ? " direct" : " by NCCL");
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.size << (variant.is_direct ? " direct" : " by NCCL");
 }
 
-class DeviceBuffersTest : public testing::TestWithParam<Way> {
+class DeviceBuffersTest : public testing::TestWithParam<Variant> {
  protected:
   int size() const { return GetParam().size; }
   void run(const std::function<void(Runtime&, GpuProgram&)>& body) {
@@ -212,19 +212,19 @@ class DeviceBuffersTest : public testing::TestWithParam<Way> {
   }
 };
 
-std::vector<Way> ways() {
-  std::vector<Way> all;
+std::vector<Variant> all_variants() {
+  std::vector<Variant> all;
   for (const int size : {1, 2, 3, 4}) {
     for (const bool is_direct : {false, true}) all.push_back({size, is_direct});
   }
   return all;
 }
 
-std::string name_way(const testing::TestParamInfo<Way>& info) {
+std::string name_variant(const testing::TestParamInfo<Variant>& info) {
   return (info.param.is_direct ? "Direct" : "Nccl") + ("Np" + std::to_string(info.param.size));
 }
 
-INSTANTIATE_TEST_SUITE_P(, DeviceBuffersTest, testing::ValuesIn(ways()), name_way);
+INSTANTIATE_TEST_SUITE_P(, DeviceBuffersTest, testing::ValuesIn(all_variants()), name_variant);
 
 TEST_P(DeviceBuffersTest, AllKinds) {
   run([&](Runtime& runtime, GpuProgram& program) {

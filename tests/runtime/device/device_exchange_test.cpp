@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -27,13 +26,6 @@ constexpr std::int64_t kCounts[] = {0, 5, 127};  // as EveryWorldTest's kSizes
 #else
 constexpr std::int64_t kCounts[] = {0, 1, 5, 127, 3001};
 #endif
-
-Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
-  TensorPlace* const place = std::exchange(tensor_place, nullptr);
-  Tensor tensor(dtype, std::move(shape));
-  tensor_place = place;
-  return tensor;
-}
 
 /// The same tensor on the CPU and on the GPU.
 struct Twin {
@@ -215,10 +207,10 @@ TEST_P(DeviceExchangeTest, AdasumOfZerosAndOppositesIsThatOfTheCpu) {
   run([&](Runtime& runtime) {
     // Cycles through: all zero; the negative of the neighbour's; zero on all ranks but one.
     const auto opposite = [](int rank) { return rank % 2 == 0 ? 1.0 : -2.0; };
-    const auto lonely = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
+    const auto last_only = [&](int rank) { return rank == size() - 1 ? 1.0 : 0.0; };
     for (const auto& factor :
          {std::function<double(int)>([](int) { return 0.0; }), std::function<double(int)>(opposite),
-          std::function<double(int)>(lonely)}) {
+          std::function<double(int)>(last_only)}) {
       Twin twin(DType::Float32, {77});
       twin.fill(
           [&](std::size_t i) { return factor(runtime.rank()) * (static_cast<double>(i) - 30); });

@@ -29,11 +29,11 @@ INSTANTIATE_TEST_SUITE_P(, DeviceLifeTest, testing::Values(1, 2, 3, 4));
 /// A program on three ranks, where rank 1 learns rank 2's row counts only when `may_arrive` is set.
 void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
                           std::barrier<>& all_ranks) {
-  constexpr int kGpuMessagesOfTheWorld = 3;
+  constexpr int kWorldGpuChannel = 3;
   std::vector<Fault> faults;
   if (world.topology().rank == 2) {
     faults = {{.kind = Fault::Kind::Delay,
-               .channel = kGpuMessagesOfTheWorld,
+               .channel = kWorldGpuChannel,
                .destination = 1,
                .until = &may_arrive}};
   }
@@ -54,9 +54,9 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   Handle gathered = allgather_async(program.view(memory, 4),
                                     [&](const std::vector<std::int64_t>&) { return rows.get(); },
                                     {.name = "rows", .stream = program.stream()});
-  std::thread postman;
+  std::thread late_sender;
   if (runtime.rank() == 2) {
-    postman = std::thread([&] {
+    late_sender = std::thread([&] {
       std::this_thread::sleep_for(500ms);  // time for the set to overtake the rows, if it can
       may_arrive = true;
     });
@@ -73,7 +73,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
     EXPECT_EQ(program.read(other, 8), std::vector<float>(8, 2.0F));
   }
   gathered.wait();
-  if (postman.joinable()) postman.join();
+  if (late_sender.joinable()) late_sender.join();
   EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));
 }
 
@@ -109,13 +109,13 @@ TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
       return handle;
     };
     Handle first = reduce(runtime.world());
-    const FakeGpuHub::Holding before = world.hub()->holding(runtime.rank());
+    const FakeGpuHub::Resources before = world.hub()->resources(runtime.rank());
     for (int round = 0; round < 3; ++round) {
       ProcessSet& added = runtime.add_process_set(everybody(size()));
       Handle kept = reduce(added);
-      EXPECT_NE(world.hub()->holding(runtime.rank()), before);
+      EXPECT_NE(world.hub()->resources(runtime.rank()), before);
       runtime.remove_process_set(added);
-      EXPECT_EQ(world.hub()->holding(runtime.rank()), before);
+      EXPECT_EQ(world.hub()->resources(runtime.rank()), before);
       kept.wait();  // a handle outlives its set
       EXPECT_GT(added.metrics().bytes_packed, 0U);
     }
@@ -171,12 +171,12 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
 }
 
 /// As when the program waits for its GPU inside CUDA, which then blocks other queries.
-TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
+TEST_P(DeviceLifeTest, UnansweredEventQueryBlocksNobody) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     ProcessSet& added = runtime.add_process_set(everybody(size()));
     FakeGpuHub& hub = *world.hub();
-    if (runtime.rank() == 0) hub.hold_questions(0);
+    if (runtime.rank() == 0) hub.block_queries(0);
     for (int step = 0; step < 20; ++step) {
       ProcessSet& set = step % 2 == 0 ? added : runtime.world();
       const auto memory = program.allocate(8);
@@ -188,14 +188,14 @@ TEST_P(DeviceLifeTest, QuestionThatTheGpuDoesNotAnswerHoldsNobody) {
       EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
     }
     if (runtime.rank() == 0) {
-      EXPECT_TRUE(hub.is_held(0));
-      hub.let_go(0);
+      EXPECT_TRUE(hub.is_blocked(0));
+      hub.unblock(0);
     }
   });
 }
 
 /// NCCL's abort may wait for a peer, or for a GPU that hangs.
-TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
+TEST(DeviceFailureTest, HangingAbortBlocksNobody) {
   Config config = test_config();
   config.timeout = 300ms;
   config.lost_after = 200ms;
@@ -204,7 +204,7 @@ TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
             [&](FakeWorld& world) {
               const int rank = world.topology().rank;
               GpuProgram program(world);
-              world.hub()->hold_aborts(rank);
+              world.hub()->block_aborts(rank);
               if (rank == 1) world.hub()->lose_collective(1, 0);
               const auto memory = program.allocate(8);
               const TensorView view = program.view(memory, 8);
@@ -219,8 +219,8 @@ TEST(DeviceFailureTest, AbortThatDoesNotReturnHoldsNobody) {
                                 }),
                                 "has not ended");
               }
-              EXPECT_TRUE(world.hub()->is_held(rank)) << "somebody waited for the abort";
-              world.hub()->let_go(rank);
+              EXPECT_TRUE(world.hub()->is_blocked(rank)) << "somebody waited for the abort";
+              world.hub()->unblock(rank);
             },
             {.gpus_per_rank = 1});
 }

@@ -17,22 +17,13 @@
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/becomes_true.hpp"
 
 namespace kolo::test::device_registration_test {
 
 using namespace std::chrono_literals;
 
 int live(const FakeRegistrations::Count& count) { return count.made - count.ended; }
-
-/// Waits for an asynchronous condition, for at most half a minute.
-bool comes_true(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + 30s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 /// Reduces two tensors in staging memory.
 void reduce_packed(GpuProgram& program, ProcessSet& set, std::size_t count) {
@@ -50,12 +41,12 @@ void reduce_packed(GpuProgram& program, ProcessSet& set, std::size_t count) {
 void repeat_until(const std::function<bool()>& is_done, const std::function<void()>& step) {
   const auto until = std::chrono::steady_clock::now() + 30s;
   while (true) {
-    Tensor goes_on(1);
-    goes_on.fill([&](std::size_t) {
+    Tensor is_running(1);
+    is_running.fill([&](std::size_t) {
       return is_done() || std::chrono::steady_clock::now() > until ? 0.0 : 1.0;
     });
-    allreduce(goes_on.view(), goes_on.view(), {.op = ReduceOp::Max, .name = "goes on"});
-    if (goes_on.at(0) == 0.0) return;
+    allreduce(is_running.view(), is_running.view(), {.op = ReduceOp::Max, .name = "goes on"});
+    if (is_running.at(0) == 0.0) return;
     step();
   }
 }
@@ -129,7 +120,7 @@ TEST_P(DeviceRegistrationTest, SharedBufferIsRegisteredAndKeptWhileTheProgramHas
       EXPECT_EQ(count(), (FakeRegistrations::Count{2, 0}));  // the first staging memory, too
     }
     bucket.give_up();
-    EXPECT_TRUE(comes_true([&] { return bucket.is_freed(); }));
+    EXPECT_TRUE(becomes_true([&] { return bucket.is_freed(); }));
     EXPECT_EQ(count(), (FakeRegistrations::Count{2, 1}));
   });
 }
@@ -143,7 +134,7 @@ TEST_P(DeviceRegistrationTest, OneSharedBufferIsReleasedWhileOthersAreUsed) {
       reduce_bucket(program, runtime.world(), bucket);
       bucket.give_up();
       reduce_bucket(program, runtime.world(), kept);
-      EXPECT_TRUE(comes_true([&] { return bucket.is_freed(); }));
+      EXPECT_TRUE(becomes_true([&] { return bucket.is_freed(); }));
     }
     EXPECT_EQ(world.hub()->registrations(runtime.rank()), (FakeRegistrations::Count{7, 5}));
   });
@@ -158,7 +149,7 @@ TEST_P(DeviceRegistrationTest, SharedBufferOfTwoSetsIsFreedWhenTheProgramHasItNo
     for (ProcessSet* const set : {&runtime.world(), &added}) reduce_bucket(program, *set, bucket);
     EXPECT_EQ(world.hub()->registrations(runtime.rank()), (FakeRegistrations::Count{4, 0}));
     bucket.give_up();
-    EXPECT_TRUE(comes_true([&] { return bucket.is_freed(); }));
+    EXPECT_TRUE(becomes_true([&] { return bucket.is_freed(); }));
     EXPECT_EQ(world.hub()->registrations(runtime.rank()), (FakeRegistrations::Count{4, 2}));
   });
 }
@@ -192,8 +183,8 @@ void lose_a_collective(FakeWorld& world) {
   reduce_bucket(program, runtime.world(), kept);
   reduce_bucket(program, runtime.world(), released);
   released.give_up();
-  EXPECT_TRUE(comes_true([&] { return released.is_freed(); }));
-  world.hub()->hold_aborts(runtime.rank());
+  EXPECT_TRUE(becomes_true([&] { return released.is_freed(); }));
+  world.hub()->block_aborts(runtime.rank());
   Tensors lost(program, {4000, 4000});
   grouped_allreduce(lost.in_place(), {.name = "bad", .stream = program.stream()});
   std::this_thread::sleep_for(1s);
@@ -201,8 +192,8 @@ void lose_a_collective(FakeWorld& world) {
   kept.give_up();
   std::this_thread::sleep_for(50ms);
   EXPECT_FALSE(kept.is_freed());  // it is still registered with NCCL
-  world.hub()->let_go(runtime.rank());
-  EXPECT_TRUE(comes_true([&] { return kept.is_freed(); }));
+  world.hub()->unblock(runtime.rank());
+  EXPECT_TRUE(becomes_true([&] { return kept.is_freed(); }));
 }
 
 /// NCCL's abort ends registrations, and the communicator is invalid afterwards.
@@ -215,7 +206,8 @@ TEST(DeviceFailureTest, AbortEndsAllRegistrationsAndReleasesBuffers) {
             },
             {.gpus_per_rank = 1});
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(comes_true([&] { return live(hub->registrations(rank)) == 0; })) << "rank " << rank;
+    EXPECT_TRUE(becomes_true([&] { return live(hub->registrations(rank)) == 0; }))
+        << "rank " << rank;
     EXPECT_GE(hub->registrations(rank).made, 5);
   }
 }

@@ -100,7 +100,7 @@ TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
   });
 }
 
-TEST_P(DeviceTest, KeepsMemoryUntilTheGpuIsThroughWithIt) {
+TEST_P(DeviceTest, KeepsMemoryUntilTheGpuHasFinishedWithIt) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     const auto result = program.allocate(64);
@@ -147,7 +147,7 @@ TEST_P(DeviceTest, DoesNotWaitForTheCpu) {
   if (size() == 1) GTEST_SKIP() << "one rank sends no messages that could be held back";
   Setting setting = setting_with_gpus(size());
   setting.network.nodes = size();
-  std::atomic<bool> cpu_may_go_on{false};
+  std::atomic<bool> cpu_may_continue{false};
   std::latch gpus_are_done(size());
   const auto body = [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
@@ -164,13 +164,14 @@ TEST_P(DeviceTest, DoesNotWaitForTheCpu) {
     EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, sum_of_ranks(1.0F)));
     EXPECT_FALSE(on_cpu.is_ready());
     gpus_are_done.arrive_and_wait();
-    cpu_may_go_on = true;
+    cpu_may_continue = true;
     on_cpu.wait();
     large.expect([&](std::size_t i) { return input_sum(size(), i); }, "on the CPU");
   };
-  constexpr int kDataOfTheWorld = 0;
-  run_programs(setting, body,
-               {{.kind = Fault::Kind::Delay, .channel = kDataOfTheWorld, .until = &cpu_may_go_on}});
+  constexpr int kWorldDataChannel = 0;
+  run_programs(
+      setting, body,
+      {{.kind = Fault::Kind::Delay, .channel = kWorldDataChannel, .until = &cpu_may_continue}});
 }
 
 TEST_P(DeviceTest, GatheredRowsGoToMemoryThatTheProgramWasStillUsing) {

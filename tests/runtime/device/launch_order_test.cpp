@@ -47,28 +47,28 @@ class HalfArrived final : public Communicator {
 };
 
 /// Calls `serve` until it has tested the receive once more.
-void look_once_more(LaunchOrder& order, const HalfArrived::State& state) {
+void poll_once(LaunchOrder& order, const HalfArrived::State& state) {
   for (const int before = state.looks; state.looks == before;) order.serve();
 }
 
-TEST(LaunchOrderTest, AQuestionThatDoesNotArriveHoldsNobody) {
+TEST(LaunchOrderTest, MissingQuestionBlocksNobody) {
   HalfArrived::State state;
   LaunchOrder order(std::make_unique<HalfArrived>(state));
   order.expect_questions();
-  for (int look = 0; look < 3; ++look) look_once_more(order, state);
+  for (int look = 0; look < 3; ++look) poll_once(order, state);
   EXPECT_EQ(state.looks, 3) << "one a call";
   EXPECT_TRUE(state.answered.empty());
   state.is_here = true;
-  look_once_more(order, state);
+  poll_once(order, state);
   EXPECT_EQ(state.answered, std::vector<int>{2});
 }
 
-TEST(LaunchOrderTest, AQuestionThatNeverArrivesIsGivenUpWithIt) {
+TEST(LaunchOrderTest, MissingQuestionIsGivenUpWithTheOrder) {
   HalfArrived::State state;
   {
     LaunchOrder order(std::make_unique<HalfArrived>(state));
     order.expect_questions();
-    look_once_more(order, state);
+    poll_once(order, state);
   }
   EXPECT_TRUE(state.answered.empty());
 }

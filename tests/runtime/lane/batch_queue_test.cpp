@@ -57,7 +57,7 @@ std::shared_ptr<Operation> push(BatchQueue& queue, Task task,
   return operation;
 }
 
-BatchQueue::Step advance_to_the_end(BatchQueue& queue) {
+BatchQueue::Step advance_until_done(BatchQueue& queue) {
   for (;;) {
     BatchQueue::Step step = queue.advance(1);
     if (!step.operations.empty()) return step;
@@ -81,8 +81,8 @@ TEST(BatchQueueTest, Batches_RunOneAfterAnother) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(queue.advance(1).operations.empty());
   EXPECT_EQ(second.chunks, 0) << "only the first batch moves";
   first.may_finish = true;
-  EXPECT_EQ(advance_to_the_end(queue).operations, std::vector{a});
-  EXPECT_EQ(advance_to_the_end(queue).operations, std::vector{b});
+  EXPECT_EQ(advance_until_done(queue).operations, std::vector{a});
+  EXPECT_EQ(advance_until_done(queue).operations, std::vector{b});
   EXPECT_TRUE(queue.empty());
 }
 
@@ -105,7 +105,7 @@ TEST(BatchQueueTest, OneStep_MovesFewChunks) {
   EXPECT_TRUE(queue.advance(1'000).has_progressed);
   EXPECT_GT(script.chunks, 0);
   EXPECT_LT(script.chunks, 100) << "other work is not delayed";
-  advance_to_the_end(queue);
+  advance_until_done(queue);
   EXPECT_EQ(script.chunks, 1'000);
 }
 
@@ -115,10 +115,10 @@ TEST(BatchQueueTest, AgreedFailure_EndsItsBatchOnly) {
   const auto a =
       push(queue, fail(AgreedFailure{{ErrorKind::InvalidArgument, "the root is absent"}}));
   const auto b = push(queue, move_chunks(script, 1));
-  const BatchQueue::Step failed = advance_to_the_end(queue);
+  const BatchQueue::Step failed = advance_until_done(queue);
   EXPECT_EQ(failed.operations, std::vector{a});
   EXPECT_THROW(std::rethrow_exception(failed.error), InvalidArgument);
-  const BatchQueue::Step next = advance_to_the_end(queue);
+  const BatchQueue::Step next = advance_until_done(queue);
   EXPECT_EQ(next.operations, std::vector{b});
   EXPECT_EQ(next.error, nullptr);
 }
@@ -126,7 +126,7 @@ TEST(BatchQueueTest, AgreedFailure_EndsItsBatchOnly) {
 TEST(BatchQueueTest, AnyOtherException_IsThrownAndTheBatchStays) {
   BatchQueue queue;
   const auto operation = push(queue, fail(std::runtime_error("this rank alone")));
-  EXPECT_THROW(advance_to_the_end(queue), std::runtime_error);
+  EXPECT_THROW(advance_until_done(queue), std::runtime_error);
   const std::deque<BatchQueue::Batch> left = queue.take_all();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left.front().operations, std::vector{operation});
@@ -158,8 +158,8 @@ TEST(BatchQueueTest, Place_IsReachedOnceEverythingBeforeItHasEnded) {
   push(queue, move_chunks(script, 1));  // queued later: not awaited
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(other.advance(1).operations.empty());
   script.may_finish = true;
-  advance_to_the_end(queue);
-  EXPECT_EQ(advance_to_the_end(other).operations, std::vector{after});
+  advance_until_done(queue);
+  EXPECT_EQ(advance_until_done(other).operations, std::vector{after});
 }
 
 }  // namespace kolo::runtime::batch_queue_test

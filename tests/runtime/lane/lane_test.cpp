@@ -53,18 +53,18 @@ void gather(Runtime& runtime, const std::function<void()>& at_work) {
 TEST(FinalMessageTest, StepOfAnotherThread_PreventsTheFinalMessage) {
   run_runtimes(by_messages(), [](Runtime& runtime) {
     std::latch is_in_step(1);
-    std::latch may_go_on(1);
+    std::latch may_continue(1);
     std::thread speaker;
     if (runtime.rank() == 0) {
       speaker = std::thread([&] {
         is_in_step.wait();
         runtime.world().lane()->publish_end("ended");
-        may_go_on.count_down();
+        may_continue.count_down();
       });
     }
     gather(runtime, [&] {
       is_in_step.count_down();
-      may_go_on.wait();
+      may_continue.wait();
     });
     if (speaker.joinable()) speaker.join();
     expect_sum_works(runtime, "after");  // no final message was sent

@@ -35,7 +35,7 @@ class FailedCommunicator final : public Communicator {
   void abandon(std::uint64_t) noexcept override {}
 };
 
-class WorldOfTheDead final : public comm::World {
+class WorldWithDeadRanks final : public comm::World {
  public:
   std::vector<int> dead;
 
@@ -78,7 +78,7 @@ class LostBatchesTest : public testing::Test {
   const compression::Registry compressors_;
   DataPath path_{.choices = {algorithms_, compressors_, {}}, .config = config_};
   FailedCommunicator* network_;
-  WorldOfTheDead world_;
+  WorldWithDeadRanks world_;
   LostBatches lost_{path_, world_};
 };
 

@@ -18,9 +18,9 @@ TEST(CoordinatorErrorsTest, ChangedRequest_IsAMismatchOnAllRanks) {
   for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");
   ranks.submit(0, 3, "a");
   ranks[1].submit(3, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   ranks.submit(2, 3, "a");  // late: the error waits for it
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(has(ranks.failure(rank, 3), ErrorKind::Mismatch, "[9] on rank 1")) << rank;
     EXPECT_EQ(ranks.failure(rank, 3), ranks.failure(0, 3));
@@ -35,11 +35,11 @@ TEST(CoordinatorErrorsTest, TwoKnownRequestsOfOneName_AreAMismatch) {
   for (int rank = 0; rank < 2; ++rank) {
     ranks[rank].submit(1, Lockstep::request("a", 9), ranks.now(), kNever);
   }
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   ranks.submit(0, 2, "a");
   ranks[1].submit(2, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_TRUE(has(ranks.failure(0, 2), ErrorKind::Mismatch, "'a'"));
   EXPECT_EQ(ranks.failure(0, 2), ranks.failure(1, 2));
   EXPECT_EQ(ranks.ran(0), "a a");
@@ -51,14 +51,14 @@ TEST(CoordinatorErrorsTest, PredictedRequestAgainstAnAnnouncedOne_IsAMismatch) {
   Lockstep ranks(2, patient());
   const Request other = Lockstep::request("a", 9);
   for (int rank = 0; rank < 2; ++rank) ranks[rank].submit(0, other, ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   for (UseId use = 1; use < 6; ++use) ranks.run_everywhere(use, "a");
   ranks[1].submit(6, other, ranks.now(), kNever);
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.failure(1, 6), std::nullopt);
   ranks.submit(0, 6, "a");
-  ranks.go_on();
-  ranks.go_on(milliseconds(10));
+  ranks.advance();
+  ranks.advance(milliseconds(10));
   EXPECT_TRUE(has(ranks.failure(0, 6), ErrorKind::Mismatch, "'a'"));
   EXPECT_EQ(ranks.failure(0, 6), ranks.failure(1, 6));
 }
@@ -67,14 +67,14 @@ TEST(CoordinatorErrorsTest, Deadline_EndsOneUseOnAllRanks) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "a");
   ranks.submit(1, 1, "a", ranks.now() + milliseconds(50));
-  ranks.go_on(milliseconds(40));
+  ranks.advance(milliseconds(40));
   EXPECT_FALSE(ranks.failure(1, 1));
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_TRUE(has(ranks.failure(1, 1), ErrorKind::Timeout,
                   "passed on rank 1 while ranks 0 and 2 had not submitted it"));
   ranks.submit(0, 1, "a");
   ranks.submit(2, 1, "a");
-  ranks.go_on();
+  ranks.advance();
   EXPECT_EQ(ranks.failure(0, 1), ranks.failure(1, 1));
   EXPECT_EQ(ranks.failure(2, 1), ranks.failure(1, 1));
   ranks.run_everywhere(2, "a");
@@ -89,10 +89,10 @@ TEST(CoordinatorErrorsTest, InvalidRequestOfOneRank_EndsTheUseOnAllRanks) {
     broken.invalid_reason = "it has no memory";
     ranks[1].submit(use, broken, ranks.now(), kNever);
     if (use == 1) ranks.submit(0, use, "a");
-    ranks.go_on();
+    ranks.advance();
     if (use == 2) ranks.submit(0, use, "a");
     ranks.submit(2, use, "a");
-    ranks.go_on();
+    ranks.advance();
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_TRUE(has(ranks.failure(rank, use), ErrorKind::InvalidArgument,
                       "on process set world: rank 1: it has no memory"));
@@ -105,11 +105,11 @@ TEST(CoordinatorErrorsTest, InvalidRequestOfOneRank_EndsTheUseOnAllRanks) {
 TEST(CoordinatorErrorsTest, Join_DropsDeferredErrors) {
   Lockstep ranks(2, patient());
   ranks.submit(0, 0, "a", milliseconds(5));
-  ranks.go_on(milliseconds(5));
+  ranks.advance(milliseconds(5));
   ASSERT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "rank 1 had not"));
   ranks[1].join(0);
   ranks[0].join(1);
-  ranks.go_on();
+  ranks.advance();
   ranks.run_everywhere(2, "a");
   EXPECT_EQ(ranks.ran(1), "a");
 }
@@ -118,24 +118,24 @@ TEST(CoordinatorErrorsTest, Shutdown_EndsWhatTheOthersWaitFor) {
   Lockstep ranks(3, patient());
   ranks.submit(0, 0, "a");
   ranks[2].shut_down();
-  ranks.go_on();
+  ranks.advance();
   EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Shutdown, "rank 2 shut"));
   for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks[rank].is_closed());
   ranks.submit(1, 0, "a");
-  ranks.go_on();
+  ranks.advance();
   EXPECT_TRUE(has(ranks.failure(1, 0), ErrorKind::Shutdown, "rank 2 shut"));
 }
 
 TEST(CoordinatorErrorsTest, Loss_EndsEverythingAndNothingIsPostedAfterIt) {
   Lockstep ranks(2, patient());
   ranks.submit(0, 0, "a");
-  ranks.go_on();
+  ranks.advance();
   ranks[0].on_lost(1, "died: its process has ended");
   const int posts = ranks.posts(0);
-  ranks.go_on();
+  ranks.advance();
   EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::PeerLost, "rank 1 died"));
   ranks.submit(0, 1, "b");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_TRUE(has(ranks.failure(0, 1), ErrorKind::PeerLost, "'b'"));
   EXPECT_EQ(ranks.posts(0), posts);
 }
@@ -158,15 +158,15 @@ TEST(CoordinatorErrorsTest, Stall_IsReportedOnceWithTheMissingRanks) {
   Lockstep ranks(3, options);
   ranks.submit(0, 0, "a");
   ranks.submit(2, 0, "a");
-  ranks.go_on(milliseconds(99));
+  ranks.advance(milliseconds(99));
   EXPECT_TRUE(ranks.stalls().empty());
-  ranks.go_on(milliseconds(1));
+  ranks.advance(milliseconds(1));
   ASSERT_EQ(ranks.stalls().size(), 1u);
   EXPECT_EQ(ranks.stalls()[0], (Verdict::Stall{"a", {0, 2}, {1}}));
-  for (int i = 0; i < 10; ++i) ranks.go_on(milliseconds(100));
+  for (int i = 0; i < 10; ++i) ranks.advance(milliseconds(100));
   EXPECT_EQ(ranks.stalls().size(), 1u);
   ranks.submit(1, 0, "a");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(1), "a");
 }
 
@@ -176,7 +176,7 @@ TEST(CoordinatorErrorsTest, StallReportsSwitchedOff_NothingIsReported) {
     options.stall_warn = off;
     Lockstep ranks(2, options);
     ranks.submit(0, 0, "a");
-    for (int day = 0; day < 10; ++day) ranks.go_on(std::chrono::hours(24));
+    for (int day = 0; day < 10; ++day) ranks.advance(std::chrono::hours(24));
     EXPECT_TRUE(ranks.stalls().empty());
   }
 }

@@ -21,10 +21,10 @@ TEST(CoordinatorTest, WhatAllRanksHave_RunsInOneOrder) {
   ranks.submit(1, 1, "b");
   ranks.submit(1, 2, "a");
   ranks.submit(2, 1, "a");
-  ranks.go_on();
+  ranks.advance();
   EXPECT_EQ(ranks.ran(0), "");
   ranks.submit(2, 2, "b");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0), "a b");
   EXPECT_EQ(ranks.ran(1), "a b");
   EXPECT_EQ(ranks.ran(2), "a b");
@@ -45,7 +45,7 @@ TEST(CoordinatorTest, SteadyProgram_NeedsNoWakeUpAndWastesNoExchange) {
       ranks.submit(rank, first + 1, "b");
       ranks.wait(rank, first);
       ranks.wait(rank, first + 1);
-      ranks.go_on();
+      ranks.advance();
     }
   };
   for (UseId use = 0; use < 8; use += 2) step(use);
@@ -63,13 +63,13 @@ TEST(CoordinatorTest, LateRank_IsAwaitedWithoutTraffic) {
   ranks.run_everywhere(0, "a");
   ranks.submit(0, 1, "a");
   ranks.wait(0, 1);
-  ranks.go_on();
+  ranks.advance();
   const int posts = ranks.posts(1);
-  for (int i = 0; i < 100; ++i) ranks.go_on(milliseconds(100));
+  for (int i = 0; i < 100; ++i) ranks.advance(milliseconds(100));
   EXPECT_LE(ranks.posts(1), posts + 1);
   EXPECT_EQ(ranks.ran(0), "a");
   ranks.submit(1, 1, "a");
-  ranks.go_on(milliseconds(5));
+  ranks.advance(milliseconds(5));
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
@@ -80,12 +80,12 @@ TEST(CoordinatorTest, SkippedTensor_HoldsUpNoOther) {
   ranks.submit(0, 2, "head");  // the others skip it
   for (UseId use = 3; use < 8; ++use) {
     ranks.run_everywhere(use, "body");
-    ranks.go_on(milliseconds(10));
+    ranks.advance(milliseconds(10));
   }
   EXPECT_EQ(ranks.ran(2), "head body body body body body body");
   ranks.submit(1, 8, "head");
   ranks.submit(2, 8, "head");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0), "head body body body body body body head");
 }
 
@@ -95,9 +95,9 @@ TEST(CoordinatorTest, LeftOvers_CauseNoExchangesWithAge) {
   ranks.run_everywhere(1, "b");
   ranks.submit(0, 2, "a");
   ranks.submit(1, 2, "b");
-  ranks.go_on(milliseconds(20));
+  ranks.advance(milliseconds(20));
   const int posts = ranks.posts(0);
-  for (int i = 0; i < 100; ++i) ranks.go_on(milliseconds(20));
+  for (int i = 0; i < 100; ++i) ranks.advance(milliseconds(20));
   EXPECT_LE(ranks.posts(0), posts + 1);
 }
 
@@ -105,19 +105,19 @@ TEST(CoordinatorTest, JoinedRank_ContributesTheIdentityUntilAllHaveJoined) {
   Lockstep ranks(3, patient());
   ranks.run_everywhere(0, "a");
   ranks[2].join(1);
-  ranks.go_on();
+  ranks.advance();
   for (UseId use = 1; use < 3; ++use) {
     for (int rank = 0; rank < 2; ++rank) ranks.submit(rank, use, use == 1 ? "a" : "new");
-    ranks.go_on(milliseconds(10));
-    ranks.go_on(milliseconds(10));
+    ranks.advance(milliseconds(10));
+    ranks.advance(milliseconds(10));
   }
   EXPECT_EQ(ranks.ran(0), "a a new");
   EXPECT_EQ(ranks.ran(2), "a a* new*");
   ranks[0].join(3);
-  ranks.go_on();
+  ranks.advance();
   EXPECT_FALSE(ranks.joined(2));
   ranks[1].join(3);
-  ranks.go_on();
+  ranks.advance();
   for (int rank = 0; rank < 3; ++rank) {
     ASSERT_TRUE(ranks.joined(rank));
     EXPECT_EQ(ranks.joined(rank)->last_rank, 1);
@@ -133,7 +133,7 @@ TEST(CoordinatorTest, PendingRequests_EndBeforeTheJoin) {
     ranks.submit(rank, 1, rank == 0 ? "known" : "new of " + std::to_string(rank));
     ranks[rank].join(2);
   }
-  ranks.go_on();
+  ranks.advance();
   EXPECT_EQ(ranks.ran(0), "known known new of 1* new of 2*");
   EXPECT_EQ(ranks.ran(1), "known known* new of 1 new of 2*");
   for (int rank = 0; rank < 3; ++rank) {
@@ -160,16 +160,16 @@ TEST(CoordinatorTest, RequestsWithoutBits_WaitWithoutTraffic) {
   Lockstep ranks(2, options);
   UseId use = 0;
   for (const char* name : {"a", "b", "c", "d"}) ranks.submit(0, use++, name);
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   const int posts = ranks.posts(0);
-  for (int i = 0; i < 100; ++i) ranks.go_on(milliseconds(10));
+  for (int i = 0; i < 100; ++i) ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.posts(0), posts);
   ranks.submit(1, 0, "d");  // has no bit, and is all that rank 1 submits before it has run
-  ranks.go_on();
+  ranks.advance();
   EXPECT_EQ(ranks.ran(0), "d");
   use = 1;
   for (const char* name : {"c", "b", "a"}) ranks.submit(1, use++, name);
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0).size(), std::string("d a b c").size()) << ranks.ran(0);
   EXPECT_EQ(ranks.ran(1), ranks.ran(0));
 }
@@ -180,17 +180,17 @@ TEST(CoordinatorTest, Error_FreesItsBitForARequestWithout) {
   Lockstep ranks(2, options);
   ranks.submit(0, 0, "a", milliseconds(50));
   ranks.submit(0, 1, "b");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   ranks.submit(1, 0, "b");
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0), "b");
   ranks.submit(0, 2, "c");
   ranks.submit(0, 3, "d");
-  ranks.go_on(milliseconds(40));
+  ranks.advance(milliseconds(40));
   EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "'a'"));
   for (const char* name : {"d", "c"}) {
     ranks.submit(1, 1, name);
-    ranks.go_on(milliseconds(10));
+    ranks.advance(milliseconds(10));
   }
   EXPECT_EQ(ranks.ran(1), "b d c");
 }
@@ -203,7 +203,7 @@ TEST(CoordinatorTest, SmallRequests_AreFusedUpToTheLimit) {
     UseId use = 0;
     for (const char* name : {"a", "b", "c"}) ranks.submit(rank, use++, name);
   }
-  ranks.go_on(milliseconds(10));
+  ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0), "ab c");
   EXPECT_EQ(ranks.ran(1), "ab c");
 }
@@ -211,9 +211,9 @@ TEST(CoordinatorTest, SmallRequests_AreFusedUpToTheLimit) {
 TEST(CoordinatorTest, OneRank_RunsAtOnce) {
   Lockstep ranks(1, patient());
   ranks.submit(0, 0, "a");
-  ranks.go_on();
+  ranks.advance();
   ranks.submit(0, 1, "a");
-  ranks.go_on();
+  ranks.advance();
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 

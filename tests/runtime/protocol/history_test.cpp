@@ -64,7 +64,7 @@ TEST(HistoryTest, DisjointPhases_ArePredicted) {
   EXPECT_EQ(mistakes(history, repeat(period, 3)), 0);
 }
 
-TEST(HistoryTest, PhasesWithRandomOrders_AreToldApart) {
+TEST(HistoryTest, PhasesWithRandomOrders_AreDistinguished) {
   History history;
   // Rounds {a b c} and {d e} alternate; the order within a round changes.
   run(history,

@@ -45,7 +45,7 @@ class Lockstep {
   void wait(int rank, UseId use) { (*this)[rank].wait_for(use); }
 
   /// Lets `time` pass, then runs every rank until none has anything left to do.
-  void go_on(Time time = Time{0}) {
+  void advance(Time time = Time{0}) {
     now_ += time;
     for (bool moved = true; moved;) {
       moved = false;
@@ -59,7 +59,7 @@ class Lockstep {
       submit(rank, use, name);
       wait(rank, use);
     }
-    go_on();
+    advance();
   }
 
   std::string ran(int rank) const { return log(rank).ran; }
@@ -71,7 +71,7 @@ class Lockstep {
   }
   std::optional<Coordinator::Joined> joined(int rank) const { return log(rank).joined; }
   int posts(int rank) const { return log(rank).posts; }
-  bool looked_for_silent(int rank) const { return log(rank).looked_for_silent; }
+  bool searched_for_silent(int rank) const { return log(rank).searched_for_silent; }
   const std::vector<Verdict::Stall>& stalls() const { return log(0).stalls; }
   Time now() const { return now_; }
 
@@ -82,7 +82,7 @@ class Lockstep {
     std::optional<Coordinator::Joined> joined;
     std::vector<Verdict::Stall> stalls;
     int posts = 0;
-    bool looked_for_silent = false;
+    bool searched_for_silent = false;
     std::deque<std::pair<int, ControlMessage>> mail;
   };
   const Log& log(int rank) const { return log_[static_cast<std::size_t>(rank)]; }
@@ -126,7 +126,7 @@ class Lockstep {
     for (auto& [to, message] : actions.send) {
       log_[static_cast<std::size_t>(to)].mail.emplace_back(rank, std::move(message));
     }
-    log.looked_for_silent |= actions.find_silent;
+    log.searched_for_silent |= actions.find_silent;
     return actions.post || actions.wake_up_request || !actions.send.empty() ||
            !actions.run.empty() || !actions.failed.empty();
   }

@@ -209,7 +209,7 @@ Task FakeWorld::make_window(Communicator& communicator, int, std::size_t segment
 }
 
 std::vector<int> FakeWorld::dead_peers() {
-  const std::lock_guard lock(dead_lock_);
+  const std::lock_guard lock(dead_mutex_);
   for (int rank = 0; rank < topology_.size; ++rank) {
     const bool is_known = std::find(dead_.begin(), dead_.end(), rank) != dead_.end();
     if (rank != topology_.rank && network_->is_dead(rank) && !is_known) dead_.push_back(rank);

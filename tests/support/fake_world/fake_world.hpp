@@ -68,7 +68,7 @@ class FakeWorld final : public comm::World {
   std::shared_ptr<FakeNetwork> network_;
   comm::Topology topology_;
   std::unique_ptr<FakeGpus> gpus_;
-  std::mutex dead_lock_;
+  std::mutex dead_mutex_;
   std::vector<int> dead_;
   std::atomic<bool> is_broken_{false};
 };

@@ -87,9 +87,9 @@ bool agree(const FakeCall& one, const FakeCall& other) {
 /// be missed.
 std::size_t reached_by_one_rank(std::size_t bytes) {
   constexpr std::size_t kBytesPerBlock = std::size_t{16} << 10;
-  constexpr std::size_t kMostBlocks = 32;
+  constexpr std::size_t kMaxBlocks = 32;
   const std::size_t blocks =
-      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMostBlocks);
+      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMaxBlocks);
   return std::min(bytes, blocks * ((bytes / blocks + 15) / 16 * 16));
 }
 
@@ -164,7 +164,7 @@ MemoryOperation accesses_of(const FakeCall& call, int rank) {
   return operation;
 }
 
-std::string misplacement_of(const FakeCall& call, int rank) {
+std::string find_invalid_overlap(const FakeCall& call, int rank) {
   const auto member = static_cast<std::size_t>(rank);
   const ByteRange input = input_of(call, member);
   const ByteRange output = output_of(call, member);
@@ -180,7 +180,7 @@ std::string misplacement_of(const FakeCall& call, int rank) {
          "it may";
 }
 
-std::string conflict_among(std::span<const FakeCall> calls, int rank) {
+std::string find_conflict(std::span<const FakeCall> calls, int rank) {
   const auto touches = [](const std::vector<ByteRange>& some,
                           const std::vector<ByteRange>& others) {
     return std::any_of(some.begin(), some.end(), [&](ByteRange one) {
@@ -201,7 +201,7 @@ std::string conflict_among(std::span<const FakeCall> calls, int rank) {
   return {};
 }
 
-std::string disagreement_among(std::span<const FakeCall> calls) {
+std::string find_disagreement(std::span<const FakeCall> calls) {
   const auto differ = [&](std::size_t one, std::size_t other) {
     return "ranks disagree: '" + describe(calls[one]) + "' on member " + std::to_string(one) +
            ", '" + describe(calls[other]) + "' on member " + std::to_string(other);
@@ -218,7 +218,7 @@ std::string disagreement_among(std::span<const FakeCall> calls) {
   return {};
 }
 
-std::string mixture_among(std::span<const FakeCall> calls) {
+std::string find_mixed_registration(std::span<const FakeCall> calls) {
   if (calls.size() == 1) return {};
   std::optional<bool> input;
   std::optional<bool> output;

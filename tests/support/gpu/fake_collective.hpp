@@ -53,19 +53,19 @@ CallMemory memory_of(const FakeCall& call, int rank);
 MemoryOperation accesses_of(const FakeCall& call, int rank);
 
 /// An error text if input and output overlap in a way that is not allowed; otherwise empty.
-std::string misplacement_of(const FakeCall& call, int rank);
+std::string find_invalid_overlap(const FakeCall& call, int rank);
 
 /// An error text if calls of one group of `rank` access the same memory and one of them writes it;
 /// otherwise empty. The calls of a group have no order.
-std::string conflict_among(std::span<const FakeCall> calls, int rank);
+std::string find_conflict(std::span<const FakeCall> calls, int rank);
 
 /// An error text if the calls of two ranks differ; empty if all match.
-std::string disagreement_among(std::span<const FakeCall> calls);
+std::string find_disagreement(std::span<const FakeCall> calls);
 
 /// An error text if the ranks' calls mix registered and unregistered memory; otherwise empty.
 /// Either all inputs are registered or none is, and likewise outputs. If elements are only moved,
 /// inputs and outputs must also agree with each other.
-std::string mixture_among(std::span<const FakeCall> calls);
+std::string find_mixed_registration(std::span<const FakeCall> calls);
 
 /// Executes the ranks' matching calls.
 void carry_out(std::span<const FakeCall> calls);

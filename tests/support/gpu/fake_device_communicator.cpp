@@ -50,10 +50,10 @@ bool FakeDeviceCommunicator::ready() {
   if (!failure.empty() && !reason_) reason_ = failure;
   require_alive();
   if (!hub_->is_complete(group_)) return false;
-  if (!on_its_way_) return true;
-  if (!std::exchange(was_looked_for_, true)) return false;
-  hub_->launch(group_, member_, rank_, std::move(*on_its_way_));
-  on_its_way_.reset();
+  if (!in_flight_) return true;
+  if (!std::exchange(was_polled_, true)) return false;
+  hub_->launch(group_, member_, rank_, std::move(*in_flight_));
+  in_flight_.reset();
   return true;
 }
 
@@ -137,10 +137,10 @@ void FakeDeviceCommunicator::launch(FakeCall call, comm::DeviceStream stream) {
 }
 
 void FakeDeviceCommunicator::launch_all(FakeLaunch group) {
-  if (on_its_way_) hub_->report("not ready: '" + describe(group.calls.front()) + "' was called");
+  if (in_flight_) hub_->report("not ready: '" + describe(group.calls.front()) + "' was called");
   if (hub_->late_launches()) {
-    on_its_way_ = std::move(group);
-    was_looked_for_ = false;
+    in_flight_ = std::move(group);
+    was_polled_ = false;
   } else {
     hub_->launch(group_, member_, rank_, std::move(group));
   }
@@ -162,13 +162,13 @@ void FakeDeviceCommunicator::end_group() {
 
 void* FakeDeviceCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
   require_alive();
-  if (on_its_way_ || open_group_) hub_->report("not ready: memory was registered");
+  if (in_flight_ || open_group_) hub_->report("not ready: memory was registered");
   return hub_->register_memory(group_, member_, rank_, {memory, bytes});
 }
 
 void FakeDeviceCommunicator::deregister(void* registration) noexcept {
   if (reason_ || registration == nullptr) return;
-  if (on_its_way_ || open_group_) hub_->report("not ready: memory was deregistered");
+  if (in_flight_ || open_group_) hub_->report("not ready: memory was deregistered");
   hub_->deregister(group_, member_, registration);
 }
 

@@ -59,8 +59,8 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   std::optional<std::string> reason_;  // of the failure or abort
   bool is_aborted_ = false;
   std::optional<FakeLaunch> open_group_;
-  std::optional<FakeLaunch> on_its_way_;  // launched, but not on its stream yet
-  bool was_looked_for_ = false;           // `ready` has been called since the launch
+  std::optional<FakeLaunch> in_flight_;  // launched, but not on its stream yet
+  bool was_polled_ = false;              // `ready` has been called since the launch
 };
 
 }  // namespace kolo::test

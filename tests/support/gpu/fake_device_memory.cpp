@@ -8,13 +8,13 @@ namespace kolo::test {
 namespace {
 
 // An implausible value in every type.
-constexpr std::byte kNew{0xCD};
-constexpr std::byte kSpoilt{0xDD};
+constexpr std::byte kNewByte{0xCD};
+constexpr std::byte kFreedByte{0xDD};
 
 }  // namespace
 
 std::byte* FakeDeviceMemory::allocate(int rank, std::size_t bytes) {
-  Block block{rank, std::vector<std::byte>(std::max(bytes, std::size_t{1}), kNew)};
+  Block block{rank, std::vector<std::byte>(std::max(bytes, std::size_t{1}), kNewByte)};
   std::byte* const begin = block.bytes.data();
   blocks_.emplace(begin, std::move(block));
   return begin;
@@ -24,12 +24,12 @@ ByteRange FakeDeviceMemory::block_at(const std::byte* begin) const {
   return blocks_.find(begin)->second.bytes;
 }
 
-void FakeDeviceMemory::spoil(const std::byte* begin) {
+void FakeDeviceMemory::poison(const std::byte* begin) {
   std::vector<std::byte>& bytes = blocks_.find(begin)->second.bytes;
-  std::fill(bytes.begin(), bytes.end(), kSpoilt);
+  std::fill(bytes.begin(), bytes.end(), kFreedByte);
 }
 
-std::string FakeDeviceMemory::complaint(int rank, ByteRange range) const {
+std::string FakeDeviceMemory::problem_with(int rank, ByteRange range) const {
   if (range.empty()) return {};
   const auto next = blocks_.upper_bound(range.data());
   if (next == blocks_.begin()) return "memory of no GPU";

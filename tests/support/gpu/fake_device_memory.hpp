@@ -17,9 +17,9 @@ class FakeDeviceMemory {
   std::byte* allocate(int rank, std::size_t bytes);
   /// The block that `allocate` returned at this address.
   ByteRange block_at(const std::byte* begin) const;
-  void spoil(const std::byte* begin);
+  void poison(const std::byte* begin);
   /// An error text if `range` is not memory of this rank's GPU; otherwise empty.
-  std::string complaint(int rank, ByteRange range) const;
+  std::string problem_with(int rank, ByteRange range) const;
 
  private:
   struct Block {

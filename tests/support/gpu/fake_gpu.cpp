@@ -29,7 +29,7 @@ ByteRange target_of(const comm::DeviceRun& run, DType to) {
 }
 
 /// Conversions in place need types of the same size.
-bool is_well_placed(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
+bool is_valid_placement(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
   const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
   return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
 }
@@ -62,13 +62,13 @@ void FakeGpu::convert(std::span<const comm::DeviceRun> runs, comm::DeviceConvers
   check_conversion(conversion);
   FakeKernel kernel{.name = "convert " + std::string(name_of(conversion.from)) + " to " +
                             std::string(name_of(conversion.to))};
-  bool is_sound = true;
+  bool is_valid = true;
   for (const comm::DeviceRun& run : runs) {
     kernel.reads.push_back(source_of(run, conversion.from));
     kernel.writes.push_back(target_of(run, conversion.to));
-    is_sound = is_sound && is_well_placed(run, conversion);
+    is_valid = is_valid && is_valid_placement(run, conversion);
   }
-  if (is_sound) {
+  if (is_valid) {
     kernel.run = [runs = std::vector(runs.begin(), runs.end()), conversion] {
       for (const comm::DeviceRun& run : runs) convert_run(run, conversion);
     };

@@ -19,14 +19,14 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
       groups_(streams_, ranks, options.starts_in_order),
       launches_(static_cast<std::size_t>(ranks)),
       allocations_(static_cast<std::size_t>(ranks)),
-      holdings_(static_cast<std::size_t>(ranks)),
-      held_(static_cast<std::size_t>(ranks)) {}
+      resources_(static_cast<std::size_t>(ranks)),
+      blocked_(static_cast<std::size_t>(ranks)) {}
 
 std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
   const std::lock_guard guard(lock_);
   std::byte* const memory = memory_.allocate(rank, bytes);
   streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
-  holdings_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
+  resources_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
   ++allocations_[static_cast<std::size_t>(rank)];
   return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
 }
@@ -34,9 +34,9 @@ std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
 void FakeGpuHub::free(int rank, std::byte* memory) {
   const std::lock_guard guard(lock_);
   streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
-  holdings_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
+  resources_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
   check_not_registered(memory);
-  memory_.spoil(memory);
+  memory_.poison(memory);
 }
 
 std::byte* FakeGpuHub::allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes) {
@@ -63,7 +63,7 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
                   memory](FakeStreams::Timeline timeline) {
                    streams_.graph().free(timeline, block, order);
                    check_not_registered(memory);
-                   memory_.spoil(memory);
+                   memory_.poison(memory);
                    return true;
                  });
     if (!is_of_one_stream) streams_.close_stream(stream);
@@ -74,10 +74,10 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
 
 std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
   const std::lock_guard guard(lock_);
-  ++holdings_[static_cast<std::size_t>(rank)].streams;
+  ++resources_[static_cast<std::size_t>(rank)].streams;
   return {streams_.open_stream(rank), [hub = shared_from_this(), rank](comm::DeviceStream stream) {
             const std::lock_guard closing(hub->lock_);
-            --hub->holdings_[static_cast<std::size_t>(rank)].streams;
+            --hub->resources_[static_cast<std::size_t>(rank)].streams;
             hub->streams_.close_stream(stream);
           }};
 }
@@ -175,13 +175,13 @@ void FakeGpuHub::drain(int rank, comm::DeviceStream stream) {
 }
 
 void FakeGpuHub::run_until(int rank, comm::DeviceStream stream,
-                           const std::function<bool()>& is_over) {
+                           const std::function<bool()>& has_finished) {
   const Deadline deadline = Deadline::after(std::chrono::minutes(1));
   while (true) {
     {
       const std::lock_guard guard(lock_);
       streams_.run_some();
-      if (is_over()) return;
+      if (has_finished()) return;
       if (deadline.has_passed()) {
         throw TimeoutError("synchronize on rank " + std::to_string(rank) +
                            ": the stream does not get beyond '" + streams_.head_of(rank, stream) +
@@ -231,12 +231,12 @@ std::size_t FakeGpuHub::make_group(int size) {
 void FakeGpuHub::join(std::size_t group, int member, int rank) {
   const std::lock_guard guard(lock_);
   groups_.join(group, member, rank);
-  ++holdings_[static_cast<std::size_t>(rank)].communicators;
+  ++resources_[static_cast<std::size_t>(rank)].communicators;
 }
 
 void FakeGpuHub::leave(int rank) {
   const std::lock_guard guard(lock_);
-  --holdings_[static_cast<std::size_t>(rank)].communicators;
+  --resources_[static_cast<std::size_t>(rank)].communicators;
 }
 
 bool FakeGpuHub::is_complete(std::size_t group) {
@@ -262,17 +262,17 @@ void FakeGpuHub::drop(std::size_t group, int member) {
 }
 
 bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {
-  bool is_sound = true;
+  bool is_valid = true;
   for (const auto* ranges : {&operation.reads, &operation.writes}) {
     for (const ByteRange range : *ranges) {
-      const std::string complaint = memory_.complaint(rank, range);
-      if (complaint.empty()) continue;
-      is_sound = false;
+      const std::string problem = memory_.problem_with(rank, range);
+      if (problem.empty()) continue;
+      is_valid = false;
       streams_.graph().report("not device memory: '" + operation.name + "' on rank " +
-                              std::to_string(rank) + " uses " + complaint);
+                              std::to_string(rank) + " uses " + problem);
     }
   }
-  return is_sound;
+  return is_valid;
 }
 
 }  // namespace kolo::test

@@ -69,14 +69,14 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   std::vector<std::string> marks(int rank);
   int live_marks();
   /// The resources that a rank holds on its GPU now.
-  struct Holding {
+  struct Resources {
     int streams = 0;
     int communicators = 0;
     std::size_t bytes = 0;
 
-    bool operator==(const Holding&) const = default;
+    bool operator==(const Resources&) const = default;
   };
-  Holding holding(int rank);
+  Resources resources(int rank);
   /// The number of a rank's collective launches; a group counts as one.
   int launches(int rank);
   /// Registrations of a rank's memory with communicators.
@@ -111,12 +111,12 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void refuse_registrations(int rank);
   void refuse_registration(const std::byte* memory);
 
-  /// Blocks a rank's event queries, or its aborts, until let_go(), for at most half a minute: as if
-  /// another thread were blocked in CUDA, or a peer did not answer.
-  void hold_questions(int rank);
-  void hold_aborts(int rank);
-  void let_go(int rank);
-  bool is_held(int rank);
+  /// Blocks a rank's event queries, or its aborts, until unblock(), for at most half a minute: as
+  /// if another thread were blocked in CUDA, or a peer did not answer.
+  void block_queries(int rank);
+  void block_aborts(int rank);
+  void unblock(int rank);
+  bool is_blocked(int rank);
 
   /// For FakeDeviceCommunicator.
 
@@ -134,18 +134,18 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
   void leave(int rank);
-  void await_abort(int rank) { wait_until_let_go(rank, Held::Aborts); }
+  void await_abort(int rank) { wait_while_blocked(rank, Blocked::Aborts); }
   /// The event query of comm::Gpu; queries by the program are never held.
   bool answer(int rank, comm::DeviceEvent event);
 
  private:
   void free(int rank, std::byte* memory);
   void check_not_registered(const std::byte* memory);
-  /// Runs streams until `is_over` is true, which is called under the lock. `stream` is only for the
-  /// text of the TimeoutError.
-  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& is_over);
-  enum class Held : std::uint8_t { Nothing, Questions, Aborts };
-  void wait_until_let_go(int rank, Held what);
+  /// Runs streams until `has_finished` is true, which is called under the lock. `stream` is only
+  /// for the text of the TimeoutError.
+  void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& has_finished);
+  enum class Blocked : std::uint8_t { Nothing, Queries, Aborts };
+  void wait_while_blocked(int rank, Blocked what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   void check_not_collecting(int rank, comm::DeviceStream stream, const std::string& operation);
   /// Whether all memory of `operation` is on the rank's GPU; reports a hazard if not.
@@ -162,8 +162,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeRegistrations registrations_;
   std::vector<int> launches_;                                // by rank
   std::vector<int> allocations_;                             // by rank
-  std::vector<Holding> holdings_;                            // by rank
-  std::vector<Held> held_;                                   // by rank
+  std::vector<Resources> resources_;                         // by rank
+  std::vector<Blocked> blocked_;                             // by rank
   std::set<std::pair<int, comm::DeviceStream>> captured_;    // by rank
   std::set<std::pair<int, comm::DeviceStream>> collecting_;  // by rank
 };

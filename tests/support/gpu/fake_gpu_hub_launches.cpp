@@ -14,20 +14,20 @@ int FakeGpuHub::launches(int rank) {
 void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch launch) {
   const std::lock_guard guard(lock_);
   ++launches_[static_cast<std::size_t>(rank)];
-  const std::string conflict = conflict_among(launch.calls, member);
+  const std::string conflict = find_conflict(launch.calls, member);
   if (!conflict.empty()) streams_.graph().report(conflict);
   for (FakeCall& call : launch.calls) {
-    bool is_sound = check_memory(rank, accesses_of(call, member));
-    std::string hazard = misplacement_of(call, member);
+    bool is_valid = check_memory(rank, accesses_of(call, member));
+    std::string hazard = find_invalid_overlap(call, member);
     if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";
     if (!hazard.empty()) {
       streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
-      is_sound = false;
+      is_valid = false;
     }
     const auto [input, output] = memory_of(call, member);
     call.has_registered_input = registrations_.covers(group, member, input);
     call.has_registered_output = registrations_.covers(group, member, output);
-    groups_.put(group, member, std::move(call), launch.stream, is_sound);
+    groups_.put(group, member, std::move(call), launch.stream, is_valid);
   }
 }
 

@@ -30,9 +30,9 @@ void FakeGpuHub::check_not_captured(int rank, comm::DeviceStream stream, const c
                           std::to_string(rank) + " reaches into a graph or out of it");
 }
 
-FakeGpuHub::Holding FakeGpuHub::holding(int rank) {
+FakeGpuHub::Resources FakeGpuHub::resources(int rank) {
   const std::lock_guard lock(lock_);
-  return holdings_[static_cast<std::size_t>(rank)];
+  return resources_[static_cast<std::size_t>(rank)];
 }
 
 int FakeGpuHub::allocations(int rank) {
@@ -41,38 +41,38 @@ int FakeGpuHub::allocations(int rank) {
 }
 
 bool FakeGpuHub::answer(int rank, comm::DeviceEvent event) {
-  wait_until_let_go(rank, Held::Questions);
+  wait_while_blocked(rank, Blocked::Queries);
   return has_passed(rank, event);
 }
 
-void FakeGpuHub::hold_questions(int rank) {
+void FakeGpuHub::block_queries(int rank) {
   const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Questions;
+  blocked_[static_cast<std::size_t>(rank)] = Blocked::Queries;
 }
 
-void FakeGpuHub::hold_aborts(int rank) {
+void FakeGpuHub::block_aborts(int rank) {
   const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Aborts;
+  blocked_[static_cast<std::size_t>(rank)] = Blocked::Aborts;
 }
 
-void FakeGpuHub::let_go(int rank) {
+void FakeGpuHub::unblock(int rank) {
   const std::lock_guard guard(lock_);
-  held_[static_cast<std::size_t>(rank)] = Held::Nothing;
+  blocked_[static_cast<std::size_t>(rank)] = Blocked::Nothing;
 }
 
-bool FakeGpuHub::is_held(int rank) {
+bool FakeGpuHub::is_blocked(int rank) {
   const std::lock_guard guard(lock_);
-  return held_[static_cast<std::size_t>(rank)] != Held::Nothing;
+  return blocked_[static_cast<std::size_t>(rank)] != Blocked::Nothing;
 }
 
-void FakeGpuHub::wait_until_let_go(int rank, Held what) {
+void FakeGpuHub::wait_while_blocked(int rank, Blocked what) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(30));
   while (true) {
     {
       const std::lock_guard guard(lock_);
-      Held& held = held_[static_cast<std::size_t>(rank)];
-      if (held != what) return;
-      if (deadline.has_passed()) held = Held::Nothing;
+      Blocked& blocked = blocked_[static_cast<std::size_t>(rank)];
+      if (blocked != what) return;
+      if (deadline.has_passed()) blocked = Blocked::Nothing;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -80,7 +80,7 @@ void FakeGpuHub::wait_until_let_go(int rank, Held what) {
 
 void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) {
   const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, std::move(reason));
+  groups_.inject_failure(rank, nth, std::move(reason));
 }
 
 void FakeGpuHub::refuse_registrations(int rank) {
@@ -95,7 +95,7 @@ void FakeGpuHub::refuse_registration(const std::byte* memory) {
 
 void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
   const std::lock_guard guard(lock_);
-  groups_.disturb(rank, nth, {});
+  groups_.inject_failure(rank, nth, {});
 }
 
 }  // namespace kolo::test

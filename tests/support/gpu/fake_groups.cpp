@@ -23,35 +23,35 @@ bool FakeGroups::is_complete(std::size_t group) const {
 }
 
 void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream,
-                     bool is_sound) {
+                     bool is_valid) {
   Group& joined = *groups_[group];
   const auto index = static_cast<std::size_t>(member);
   Member& self = joined.members[index];
   const std::size_t sequence = self.launched;
   std::string name = describe(call) + ", operation " + std::to_string(sequence) +
                      " of communicator " + std::to_string(group);
-  if (sequence == joined.meetings.size()) {
-    joined.meetings.push_back(std::make_shared<Meeting>());
-    joined.meetings.back()->arrivals.resize(joined.members.size());
+  if (sequence == joined.operations.size()) {
+    joined.operations.push_back(std::make_shared<Operation>());
+    joined.operations.back()->arrivals.resize(joined.members.size());
   }
-  const std::shared_ptr<Meeting> meeting = joined.meetings[sequence];
+  const std::shared_ptr<Operation> operation = joined.operations[sequence];
   const std::size_t nth = launched_[static_cast<std::size_t>(self.rank)];
-  const auto disturbance = disturbances_.find({self.rank, nth});
-  const Disturbance* const disturbing =
-      disturbance == disturbances_.end() ? nullptr : &disturbance->second;
+  const auto found = injected_failures_.find({self.rank, nth});
+  const InjectedFailure* const injected =
+      found == injected_failures_.end() ? nullptr : &found->second;
   streams_.put(self.rank, stream, name,
-               [this, &joined, meeting, index, disturbing](FakeStreams::Timeline timeline) {
-                 return poll(joined, *meeting, index, disturbing, timeline);
+               [this, &joined, operation, index, injected](FakeStreams::Timeline timeline) {
+                 return poll(joined, *operation, index, injected, timeline);
                });
 
   ++self.launched;
   ++launched_[static_cast<std::size_t>(self.rank)];
   std::string hazard = order_.launch(group, self.rank);
   if (!hazard.empty()) streams_.graph().report(std::move(hazard));
-  Arrival& arrival = meeting->arrivals[index];
+  Arrival& arrival = operation->arrivals[index];
   arrival.state = Arrival::State::Launched;
-  arrival.is_sound = is_sound;
-  if (is_sound) arrival.accesses = accesses_of(call, member);
+  arrival.is_valid = is_valid;
+  if (is_valid) arrival.accesses = accesses_of(call, member);
   arrival.accesses.name = std::move(name);
   arrival.accesses.order = streams_.next_order();
   arrival.call = std::move(call);
@@ -60,14 +60,14 @@ void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceS
   for (const auto& [other, part] : latest) {
     if (other != group) arrival.before.push_back(part);
   }
-  latest[group] = {meeting, index};
+  latest[group] = {operation, index};
 }
 
 bool FakeGroups::has_pending(std::size_t group, int member) const {
   const auto index = static_cast<std::size_t>(member);
-  const auto& meetings = groups_[group]->meetings;
-  return std::any_of(meetings.begin(), meetings.end(),
-                     [&](const auto& meeting) { return is_pending(meeting->arrivals[index]); });
+  const auto& operations = groups_[group]->operations;
+  return std::any_of(operations.begin(), operations.end(),
+                     [&](const auto& operation) { return is_pending(operation->arrivals[index]); });
 }
 
 bool FakeGroups::is_pending(const Arrival& arrival) {
@@ -77,10 +77,10 @@ bool FakeGroups::is_pending(const Arrival& arrival) {
 
 bool FakeGroups::is_in_use(std::size_t group, int member, ByteRange memory) const {
   const auto index = static_cast<std::size_t>(member);
-  const auto& meetings = groups_[group]->meetings;
+  const auto& operations = groups_[group]->operations;
   const auto is_touched = [&](ByteRange range) { return overlap(range, memory); };
-  return std::any_of(meetings.begin(), meetings.end(), [&](const auto& meeting) {
-    const Arrival& arrival = meeting->arrivals[index];
+  return std::any_of(operations.begin(), operations.end(), [&](const auto& operation) {
+    const Arrival& arrival = operation->arrivals[index];
     const auto& [name, reads, writes, order] = arrival.accesses;
     return is_pending(arrival) && (std::any_of(reads.begin(), reads.end(), is_touched) ||
                                    std::any_of(writes.begin(), writes.end(), is_touched));
@@ -88,9 +88,9 @@ bool FakeGroups::is_in_use(std::size_t group, int member, ByteRange memory) cons
 }
 
 void FakeGroups::drop(std::size_t group, int member) {
-  for (const auto& meeting : groups_[group]->meetings) {
-    if (!meeting->is_done) {
-      meeting->arrivals[static_cast<std::size_t>(member)].state = Arrival::State::Dropped;
+  for (const auto& operation : groups_[group]->operations) {
+    if (!operation->is_done) {
+      operation->arrivals[static_cast<std::size_t>(member)].state = Arrival::State::Dropped;
     }
   }
   order_.forget(group);
@@ -100,16 +100,16 @@ const std::string& FakeGroups::failure_of(std::size_t group, int member) const {
   return groups_[group]->members[static_cast<std::size_t>(member)].failure;
 }
 
-void FakeGroups::disturb(int rank, std::size_t nth, std::string failure) {
-  disturbances_[{rank, nth}] = {std::move(failure)};
+void FakeGroups::inject_failure(int rank, std::size_t nth, std::string failure) {
+  injected_failures_[{rank, nth}] = {std::move(failure)};
 }
 
-bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
-                      const Disturbance* disturbance, FakeStreams::Timeline timeline) {
-  Arrival& self = meeting.arrivals[member];
+bool FakeGroups::poll(Group& group, Operation& operation, std::size_t member,
+                      const InjectedFailure* injected, FakeStreams::Timeline timeline) {
+  Arrival& self = operation.arrivals[member];
   if (self.state == Arrival::State::Dropped) return true;
-  if (disturbance != nullptr) {
-    group.members[member].failure = disturbance->failure;
+  if (injected != nullptr) {
+    group.members[member].failure = injected->failure;
     return false;
   }
   HappensBefore& graph = streams_.graph();
@@ -118,19 +118,19 @@ bool FakeGroups::poll(Group& group, Meeting& meeting, std::size_t member,
     self.state = Arrival::State::AtHead;
     self.start = graph.clock(timeline);
   }
-  if (!meeting.is_done && !meet(group, meeting)) return false;
+  if (!operation.is_done && !try_run(group, operation)) return false;
   graph.operate(timeline, self.accesses);
-  for (const Arrival& arrival : meeting.arrivals) graph.join(timeline, arrival.start);
+  for (const Arrival& arrival : operation.arrivals) graph.join(timeline, arrival.start);
   self.is_done = true;
   self.timeline = timeline;
   self.end = graph.clock(timeline).at(timeline);
-  self.before.clear();  // breaks the cycle of references between meetings
+  self.before.clear();  // breaks the cycle of references between operations
   return true;
 }
 
 bool FakeGroups::is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline) {
   for (const Part& part : arrival.before) {
-    const Arrival& earlier = part.meeting->arrivals[part.member];
+    const Arrival& earlier = part.operation->arrivals[part.member];
     if (earlier.state == Arrival::State::Dropped) continue;
     if (starts_in_order_) {
       if (earlier.state == Arrival::State::Launched) return false;
@@ -145,21 +145,21 @@ bool FakeGroups::is_its_turn(const Arrival& arrival, FakeStreams::Timeline timel
   return true;
 }
 
-bool FakeGroups::meet(Group& group, Meeting& meeting) {
-  const bool is_next = group.meetings[group.done].get() == &meeting;
-  const bool are_here =
-      std::all_of(meeting.arrivals.begin(), meeting.arrivals.end(),
+bool FakeGroups::try_run(Group& group, Operation& operation) {
+  const bool is_next = group.operations[group.done].get() == &operation;
+  const bool are_at_head =
+      std::all_of(operation.arrivals.begin(), operation.arrivals.end(),
                   [](const Arrival& arrival) { return arrival.state == Arrival::State::AtHead; });
-  if (!is_next || !are_here) return false;
+  if (!is_next || !are_at_head) return false;
   std::vector<FakeCall> calls;
-  for (const Arrival& arrival : meeting.arrivals) calls.push_back(arrival.call);
-  const bool are_sound = std::all_of(meeting.arrivals.begin(), meeting.arrivals.end(),
-                                     [](const Arrival& arrival) { return arrival.is_sound; });
-  std::string hazard = disagreement_among(calls);
-  if (hazard.empty() && are_sound) carry_out(calls);
-  if (hazard.empty()) hazard = mixture_among(calls);
+  for (const Arrival& arrival : operation.arrivals) calls.push_back(arrival.call);
+  const bool are_valid = std::all_of(operation.arrivals.begin(), operation.arrivals.end(),
+                                     [](const Arrival& arrival) { return arrival.is_valid; });
+  std::string hazard = find_disagreement(calls);
+  if (hazard.empty() && are_valid) carry_out(calls);
+  if (hazard.empty()) hazard = find_mixed_registration(calls);
   if (!hazard.empty()) streams_.graph().report(std::move(hazard));
-  meeting.is_done = true;
+  operation.is_done = true;
   ++group.done;
   return true;
 }

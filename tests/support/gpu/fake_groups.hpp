@@ -32,7 +32,7 @@ class FakeGroups {
 
   /// Enqueues the member's next operation on a stream. If it is invalid on one member, it touches
   /// no memory on any.
-  void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_sound);
+  void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_valid);
   bool has_pending(std::size_t group, int member) const;
   /// Whether a pending operation of the member uses any of `memory`.
   bool is_in_use(std::size_t group, int member, ByteRange memory) const;
@@ -43,7 +43,7 @@ class FakeGroups {
 
   /// Makes the `nth` collective of a rank, from 0 and counted over all groups, fail; with an empty
   /// `failure` it never runs.
-  void disturb(int rank, std::size_t nth, std::string failure);
+  void inject_failure(int rank, std::size_t nth, std::string failure);
 
  private:
   struct Member {
@@ -51,10 +51,10 @@ class FakeGroups {
     std::size_t launched = 0;
     std::string failure;
   };
-  struct Meeting;
+  struct Operation;
   /// A reference to one member's arrival at an operation.
   struct Part {
-    std::shared_ptr<const Meeting> meeting;
+    std::shared_ptr<const Operation> operation;
     std::size_t member = 0;
   };
   /// One member's side of an operation.
@@ -63,7 +63,7 @@ class FakeGroups {
 
     State state = State::Expected;
     bool is_done = false;
-    bool is_sound = true;
+    bool is_valid = true;
     FakeCall call{};
     MemoryOperation accesses;
     VectorClock start;
@@ -71,25 +71,25 @@ class FakeGroups {
     std::uint64_t end = 0;     // on `timeline`
     std::vector<Part> before;  // the rank's last operation in each other group before this one
   };
-  struct Meeting {
+  struct Operation {
     std::vector<Arrival> arrivals;
     bool is_done = false;
   };
   struct Group {
     std::vector<Member> members;
-    std::vector<std::shared_ptr<Meeting>> meetings;
-    std::size_t done = 0;  // number of meetings, in order
+    std::vector<std::shared_ptr<Operation>> operations;
+    std::size_t done = 0;  // how many of the operations, in order
   };
-  struct Disturbance {
+  struct InjectedFailure {
     std::string failure;
   };
 
   static bool is_pending(const Arrival& arrival);
-  bool poll(Group& group, Meeting& meeting, std::size_t member, const Disturbance* disturbance,
+  bool poll(Group& group, Operation& operation, std::size_t member, const InjectedFailure* injected,
             FakeStreams::Timeline timeline);
   /// Whether the operation may start, given what its rank launched before.
   bool is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline);
-  bool meet(Group& group, Meeting& meeting);
+  bool try_run(Group& group, Operation& operation);
 
   FakeStreams& streams_;
   const bool starts_in_order_;
@@ -97,7 +97,7 @@ class FakeGroups {
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::size_t> launched_;                // by rank
   std::vector<std::map<std::size_t, Part>> latest_;  // by rank, then by group
-  std::map<std::pair<int, std::size_t>, Disturbance> disturbances_;
+  std::map<std::pair<int, std::size_t>, InjectedFailure> injected_failures_;
 };
 
 }  // namespace kolo::test

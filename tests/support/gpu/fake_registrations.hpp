@@ -47,17 +47,18 @@ class FakeRegistrations {
   /// Returns its memory; empty if the member has no such registration.
   ByteRange remove(std::size_t group, int member, void* registration) {
     ByteRange memory;
-    end_if([&](const Registration& known) {
-      const bool is_it = &known == registration && known.group == group && known.member == member;
-      if (is_it) memory = known.memory;
-      return is_it;
+    deregister_if([&](const Registration& known) {
+      const bool is_match =
+          &known == registration && known.group == group && known.member == member;
+      if (is_match) memory = known.memory;
+      return is_match;
     });
     return memory;
   }
 
   /// Ends all of a member's registrations.
   void drop(std::size_t group, int member) {
-    end_if(
+    deregister_if(
         [&](const Registration& known) { return known.group == group && known.member == member; });
   }
 
@@ -82,9 +83,9 @@ class FakeRegistrations {
 
  private:
   template <class Predicate>
-  void end_if(Predicate is_over) {
+  void deregister_if(Predicate is_match) {
     live_.remove_if([&](const Registration& known) {
-      if (!is_over(known)) return false;
+      if (!is_match(known)) return false;
       ++counts_[known.rank].ended;
       return true;
     });

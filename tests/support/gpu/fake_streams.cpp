@@ -9,7 +9,7 @@
 namespace kolo::test {
 namespace {
 
-constexpr int kMostPerLook = 16;
+constexpr int kMaxStepsPerRun = 16;
 
 std::string name_of_rank(int rank) { return "rank " + std::to_string(rank); }
 
@@ -135,7 +135,7 @@ std::string FakeStreams::head_of(int rank, DeviceStream stream) {
 }
 
 void FakeStreams::run_some() {
-  const int most = std::uniform_int_distribution<int>(1, kMostPerLook)(random_);
+  const int most = std::uniform_int_distribution<int>(1, kMaxStepsPerRun)(random_);
   for (int i = 0; i < most && run_one(); ++i) {
   }
 }

@@ -30,7 +30,7 @@ void HappensBefore::operate(Timeline timeline, const MemoryOperation& operation)
 }
 
 void HappensBefore::allocate(Timeline timeline, ByteRange memory, std::uint64_t order) {
-  const auto [first, last] = cover(interval_of(memory));
+  const auto [first, last] = segments_covering(interval_of(memory));
   for (auto segment = first; segment != last; ++segment) {
     std::erase_if(segment->second.accesses,
                   [](const Access& access) { return access.kind == Kind::Free; });
@@ -93,7 +93,7 @@ void HappensBefore::check(const Node& node, Interval interval, Kind kind,
 
 void HappensBefore::note(const Access& access, Interval interval) {
   const auto is_free = [](const Access& known) { return known.kind == Kind::Free; };
-  const auto [first, last] = cover(interval);
+  const auto [first, last] = segments_covering(interval);
   if (first == last) return;
   const bool is_freed = std::any_of(first, last, [&](const auto& segment) {
     return std::any_of(segment.second.accesses.begin(), segment.second.accesses.end(), is_free);
@@ -124,7 +124,7 @@ void HappensBefore::split_at(std::uintptr_t address) {
 }
 
 std::pair<HappensBefore::Segments::iterator, HappensBefore::Segments::iterator>
-HappensBefore::cover(Interval interval) {
+HappensBefore::segments_covering(Interval interval) {
   if (interval.begin == interval.end) return {segments_.end(), segments_.end()};
   split_at(interval.begin);
   split_at(interval.end);

@@ -96,7 +96,7 @@ class HappensBefore {
   void note(const Access& access, Interval interval);
   void split_at(std::uintptr_t address);
   /// The range of segments that covers exactly `interval`.
-  std::pair<Segments::iterator, Segments::iterator> cover(Interval interval);
+  std::pair<Segments::iterator, Segments::iterator> segments_covering(Interval interval);
   std::string describe(const Node& node) const;
   std::string describe(const Node& node, const Conflict& conflict) const;
 

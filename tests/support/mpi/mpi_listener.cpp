@@ -43,7 +43,7 @@ void MpiListener::OnTestEnd(const testing::TestInfo& test) {
 
   is_reporting_ = true;
   for (std::size_t rank = 1; rank < reports.size(); ++rank) {
-    raise_again(static_cast<int>(rank), reports[rank]);
+    replay_failures(static_cast<int>(rank), reports[rank]);
   }
   const auto first_failed = std::find(failed.begin(), failed.end(), 1);
   if (ranks_.rank() != 0 && failures_.empty() && first_failed != failed.end()) {
@@ -64,7 +64,7 @@ std::string MpiListener::encode_failures() const {
   return encoded;
 }
 
-void MpiListener::raise_again(int rank, const std::string& encoded) {
+void MpiListener::replay_failures(int rank, const std::string& encoded) {
   std::istringstream failures(encoded);
   for (std::string one; std::getline(failures, one, kFailureEnd);) {
     std::istringstream fields(one);

@@ -31,7 +31,7 @@ class MpiListener final : public testing::EmptyTestEventListener {
   };
 
   std::string encode_failures() const;
-  void raise_again(int rank, const std::string& encoded);
+  void replay_failures(int rank, const std::string& encoded);
 
   MpiRanks& ranks_;
   std::vector<Failure> failures_;

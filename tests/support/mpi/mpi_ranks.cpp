@@ -10,7 +10,7 @@
 namespace kolo::test {
 namespace {
 
-MpiRanks* the_instance = nullptr;
+MpiRanks* current_instance = nullptr;
 
 std::string describe_world_rank() {
   const MpiLock lock;
@@ -33,11 +33,11 @@ MpiRanks::MpiRanks(std::chrono::seconds longest_test)
   MPI_Comm_dup(group_, &communicator_);
   MPI_Comm_rank(communicator_, &rank_);
   MPI_Comm_size(communicator_, &size_);
-  the_instance = this;
+  current_instance = this;
 }
 
 MpiRanks::~MpiRanks() {
-  the_instance = nullptr;
+  current_instance = nullptr;
   MPI_Comm_free(&communicator_);
   MPI_Comm_free(&group_);
 }
@@ -46,7 +46,7 @@ std::optional<int> MpiRanks::group() const {
   return groups_of_environment() != Groups::One ? std::optional(mpi_handle(group_)) : std::nullopt;
 }
 
-MpiRanks& MpiRanks::instance() { return *the_instance; }
+MpiRanks& MpiRanks::instance() { return *current_instance; }
 
 bool MpiRanks::is_funneled() {
   int level = MPI_THREAD_SINGLE;

@@ -70,13 +70,13 @@ void Oracle::submitted(int rank, UseId use, int name, int variant, Time deadline
     slot->expected = outcome.error;
     ++position;
   }
-  look_for_due(name, now);
+  find_due(name, now);
 }
 
 void Oracle::awaited(int rank, int name, Time now) {
   if (PendingUse* use = pending(at(rank), name)) {
     use->is_awaited = true;
-    look_for_due(name, now);
+    find_due(name, now);
   }
 }
 
@@ -94,7 +94,7 @@ void Oracle::joined(int rank, UseId use, Time now, std::uint64_t exchange) {
     }
   }
   for (std::size_t name = 0; name < due_.size(); ++name) {
-    look_for_due(static_cast<int>(name), now);
+    find_due(static_cast<int>(name), now);
   }
 }
 
@@ -111,7 +111,7 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
   Rank& r = at(rank);
   check_runs(rank, actions, ran_in, now);
   if (actions.joined) check_join(rank, *actions.joined);
-  if (ran_in != 0) remember_seen(rank, ran_in, now);
+  if (ran_in != 0) record_seen(rank, ran_in, now);
   for (const auto& [to, message] : actions.send) {
     if (const Verdict* verdict = std::get_if<Verdict>(&message)) record_verdict(*verdict);
   }
@@ -134,7 +134,7 @@ void Oracle::decided(int rank, const Coordinator& core, const Coordinator::Actio
 }
 
 /// What this rank will report if the exchange leads to a negotiation.
-void Oracle::remember_seen(int rank, std::uint64_t exchange, Time now) {
+void Oracle::record_seen(int rank, std::uint64_t exchange, Time now) {
   Rank& r = at(rank);
   Seen& seen = r.seen[exchange % 2];
   seen.exchange = exchange;
@@ -156,7 +156,7 @@ void Oracle::check_close(int rank) {
       fail(rank, "the set is closed with " + label(static_cast<int>(name)) + " still pending");
     }
   }
-  if (r.knows_loss) return;
+  if (r.knows_of_loss) return;
   if (closed_in_ == 0) closed_in_ = r.exchange;
   if (closed_in_ != r.exchange) fail(rank, "it shut down in another exchange than others");
 }
@@ -182,7 +182,7 @@ void Oracle::check_post(int rank, const Header& header, Time now) {
   int highest = -1;
   (header.own | header.ready).for_each([&](int bit) { highest = bit; });
   const std::size_t limit =
-      std::min(scenario_.table_bits, std::max(scenario_.table_capacity, most_requests_));
+      std::min(scenario_.table_bits, std::max(scenario_.table_capacity, max_requests_));
   if (scenario_.ranks > 1 && highest >= static_cast<int>(limit)) {
     fail(rank, "bit " + std::to_string(highest) + " is in use, beyond the table's capacity");
   }

@@ -36,7 +36,7 @@ class Oracle {
   void awaited(int rank, int name, Time now);
   void joined(int rank, runtime::UseId use, Time now, std::uint64_t exchange);
   void shut_down(int rank);
-  void told_of_loss(int rank) { at(rank).knows_loss = true; }
+  void notified_of_loss(int rank) { at(rank).knows_of_loss = true; }
 
   // Its decisions. `ran_in`: the exchange whose headers it has just seen, or 0.
   void decided(int rank, const runtime::Coordinator& core,
@@ -89,7 +89,7 @@ class Oracle {
     std::size_t joins = 0;
     bool is_shutting_down = false;
     bool is_closed = false;
-    bool knows_loss = false;
+    bool knows_of_loss = false;
     bool is_lost = false;
     bool is_frozen = false;
     bool is_gone() const { return is_lost || is_frozen; }
@@ -100,7 +100,7 @@ class Oracle {
     bool have_some_joined = false;
     std::vector<std::pair<int, int>> items;  // name, variant
   };
-  struct Judged {  // one verdict
+  struct RecordedVerdict {  // one verdict
     std::map<int, Failure> errors;
   };
 
@@ -118,7 +118,7 @@ class Oracle {
   }
   std::vector<Outcome>& outcomes(int name) { return outcomes_[static_cast<std::size_t>(name)]; }
 
-  void remember_seen(int rank, std::uint64_t exchange, Time now);
+  void record_seen(int rank, std::uint64_t exchange, Time now);
   void check_close(int rank);
 
   // Outcomes (oracle_outcomes.cpp).
@@ -148,7 +148,7 @@ class Oracle {
 
   // Promptness (oracle_promptness.cpp).
   static std::ptrdiff_t pending_count(const Rank& rank);
-  void look_for_due(int name, Time now);
+  void find_due(int name, Time now);
   void ended(int rank, int name, Time now);
   void forget_due();
 
@@ -160,7 +160,7 @@ class Oracle {
   std::vector<Rank> ranks_;
   std::vector<std::vector<Outcome>> outcomes_;  // by name
   std::vector<BatchRecord> batches_;
-  std::map<std::uint64_t, Judged> verdicts_;
+  std::map<std::uint64_t, RecordedVerdict> verdicts_;
   struct Due {
     std::size_t position = 0;
     Time at = kNever;
@@ -170,7 +170,7 @@ class Oracle {
   bool is_disturbed_ = false;                           // a rank was lost, froze or shuts down
   std::uint64_t causes_ = 0;  // submissions, joins, deadlines: each may cost an exchange
   std::uint64_t closed_in_ = 0;
-  std::size_t most_requests_ = 0;
+  std::size_t max_requests_ = 0;
 };
 
 }  // namespace kolo::simulator

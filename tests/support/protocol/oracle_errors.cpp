@@ -162,12 +162,12 @@ void Oracle::check_stall(const Verdict::Stall& stall, std::uint64_t exchange) {
   std::vector<int> missing;
   for (int rank = 0; rank < scenario_.ranks; ++rank) {
     const Seen& seen = at(rank).seen[exchange % 2];
-    const bool has_it = std::any_of(seen.pending.begin(), seen.pending.end(),
-                                    [&](const Seen::Use& use) { return use.name == name; });
-    if (has_it) waiting.push_back(rank);
-    if (PendingUse* use = pending(at(rank), name); has_it && use != nullptr)
+    const bool is_waiting = std::any_of(seen.pending.begin(), seen.pending.end(),
+                                        [&](const Seen::Use& use) { return use.name == name; });
+    if (is_waiting) waiting.push_back(rank);
+    if (PendingUse* use = pending(at(rank), name); is_waiting && use != nullptr)
       use->is_reported = true;
-    if (!has_it && !seen.is_joined) missing.push_back(rank);
+    if (!is_waiting && !seen.is_joined) missing.push_back(rank);
   }
   if (stall.waiting_ranks != waiting || stall.missing_ranks != missing) {
     fail(0, "a stall report of " + label(name) + " names the wrong ranks");

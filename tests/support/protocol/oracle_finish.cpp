@@ -8,20 +8,20 @@
 namespace kolo::simulator {
 
 void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const {
-  bool somebody_shuts_down = false;
-  bool somebody_died = false;
-  bool somebody_froze = false;
+  bool any_shuts_down = false;
+  bool any_died = false;
+  bool any_froze = false;
   for (const Rank& rank : ranks_) {
-    somebody_shuts_down |= rank.is_shutting_down && !rank.is_gone();
-    somebody_died |= rank.is_lost && !rank.is_closed;
-    somebody_froze |= rank.is_frozen && !rank.is_closed;
+    any_shuts_down |= rank.is_shutting_down && !rank.is_gone();
+    any_died |= rank.is_lost && !rank.is_closed;
+    any_froze |= rank.is_frozen && !rank.is_closed;
   }
   for (int rank = 0; rank < scenario_.ranks; ++rank) {
     const Rank& r = at(rank);
     if (r.is_gone() || r.is_closed) continue;
-    if (somebody_died) fail(rank, "it never learnt that a rank died");
+    if (any_died) fail(rank, "it never learnt that a rank died");
     // If a frozen rank keeps the request from this one, only its own deadline or shutdown can tell.
-    if (r.is_shutting_down || (somebody_shuts_down && !somebody_froze)) {
+    if (r.is_shutting_down || (any_shuts_down && !any_froze)) {
       fail(rank, "it never shut down though a rank requested it");
     }
     for (std::size_t name = 0; name < r.pending.size(); ++name) {
@@ -30,7 +30,7 @@ void Oracle::finish(const std::vector<const runtime::Coordinator*>& cores) const
       }
     }
   }
-  if (somebody_died || somebody_froze) {
+  if (any_died || any_froze) {
     check_survivors();
   } else {
     check_left_overs();

@@ -94,7 +94,7 @@ void Oracle::record_verdict(const Verdict& verdict) {
       requests.insert({use.name, use.variant});
     }
   }
-  most_requests_ = std::max(most_requests_, requests.size());
+  max_requests_ = std::max(max_requests_, requests.size());
   for (const Verdict::NameError& error : verdict.errors) {
     const int name = std::stoi(error.name.substr(1));
     place->second.errors.emplace(name, error.failure);
@@ -119,7 +119,7 @@ void Oracle::check_failed(int rank, const Coordinator::Failed& failed, Time now)
       failed.failure.kind == ErrorKind::PeerLost || failed.failure.kind == ErrorKind::Shutdown;
   if (is_final) {
     check_ending_text(failed.failure.kind, failed.failure.text);
-    if (failed.failure.kind == ErrorKind::PeerLost && !r.knows_loss) {
+    if (failed.failure.kind == ErrorKind::PeerLost && !r.knows_of_loss) {
       fail(rank, "PeerLostError though this rank was told of no loss");
     }
   }

@@ -14,13 +14,13 @@ std::ptrdiff_t Oracle::pending_count(const Rank& rank) {
 }
 
 /// Called when a rank has submitted or awaited `name`, or joined: do all ranks have it now?
-void Oracle::look_for_due(int name, Time now) {
+void Oracle::find_due(int name, Time now) {
   if (is_disturbed_) return;
   const auto index = static_cast<std::size_t>(name);
   std::optional<std::size_t> position;
   std::optional<int> variant;
   bool is_awaited = true;
-  bool is_all_there_is = true;
+  bool is_only_request = true;
   bool is_one_request = true;
   for (Rank& rank : ranks_) {
     const PendingUse* use = pending(rank, name);
@@ -33,10 +33,10 @@ void Oracle::look_for_due(int name, Time now) {
     is_one_request &= use->variant == variant.value_or(use->variant);
     variant = use->variant;
     is_awaited &= use->is_awaited;
-    is_all_there_is &= pending_count(rank) == 1;
+    is_only_request &= pending_count(rank) == 1;
   }
   if (!position) return;
-  const bool is_prompt = is_awaited && is_all_there_is && is_one_request;
+  const bool is_prompt = is_awaited && is_only_request && is_one_request;
   const Time by = now + bound_ + (is_prompt ? Time{0} : scenario_.patience);
   Due& due = due_[index];
   if (due.at != kNever && due.position == *position && due.at <= by) return;

@@ -14,7 +14,7 @@ using runtime::TreeHeaderExchange;
 namespace {
 
 /// Far more than the largest scenario needs.
-constexpr std::uint64_t kMostEvents = 3'000'000;
+constexpr std::uint64_t kMaxEvents = 3'000'000;
 
 }  // namespace
 
@@ -80,7 +80,7 @@ Result Simulation::run() {
         if (scenario_.stall_warn != kNever) break;
         throw Violation("the ranks are busy though nothing moves any more");
       }
-      if (++event_count_ > kMostEvents) throw Violation("there is no end to it");
+      if (++event_count_ > kMaxEvents) throw Violation("there is no end to it");
       handle(event);
     }
     check_end();
@@ -185,16 +185,16 @@ void Simulation::handle(const Event& event) {
 // --- faults ---
 
 /// Whether the rank survives one more step.
-bool Simulation::step_counts(int rank) {
+bool Simulation::survives_step(int rank) {
   Rank& r = at(rank);
   const int steps = ++r.steps;
   for (const Fault& fault : scenario_.faults) {
-    if (fault.rank == rank && fault.after == steps) suffer(rank, fault.kind);
+    if (fault.rank == rank && fault.after == steps) inject_fault(rank, fault.kind);
   }
   return r.is_running;
 }
 
-void Simulation::suffer(int rank, Fault::Kind kind) {
+void Simulation::inject_fault(int rank, Fault::Kind kind) {
   Rank& r = at(rank);
   last_progress_ = now_;
   r.is_running = false;
@@ -241,17 +241,21 @@ void Simulation::check_end() {
     }
     if (r.settled && r.next_step == program.size()) {
       const auto& counters = r.core->counters();
-      const auto excess = [&](const char* what, std::uint64_t before, std::uint64_t after) {
+      const auto expect_unchanged = [&](const char* what, std::uint64_t before,
+                                        std::uint64_t after) {
         if (before != after) {
           throw Violation(who + ": a settled program still has " + std::to_string(after - before) +
                           " " + what);
         }
       };
       // A single rank runs everything immediately, and has no peers for a wake-up request.
-      if (scenario_.ranks > 1)
-        excess("wake-up requests", r.settled->wake_up_requests, counters.wake_up_requests);
-      excess("negotiations", r.settled->negotiations, counters.negotiations);
-      excess("fruitless exchanges", r.settled->fruitless_exchanges, counters.fruitless_exchanges);
+      if (scenario_.ranks > 1) {
+        expect_unchanged("wake-up requests", r.settled->wake_up_requests,
+                         counters.wake_up_requests);
+      }
+      expect_unchanged("negotiations", r.settled->negotiations, counters.negotiations);
+      expect_unchanged("fruitless exchanges", r.settled->fruitless_exchanges,
+                       counters.fruitless_exchanges);
     }
   }
 }

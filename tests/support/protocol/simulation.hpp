@@ -91,8 +91,8 @@ class Simulation {
   void wake(int rank);
   Time delay(Time bound);
   void handle(const Event& event);
-  bool step_counts(int rank);
-  void suffer(int rank, Fault::Kind kind);
+  bool survives_step(int rank);
+  void inject_fault(int rank, Fault::Kind kind);
   void check_end();
   template <class T>
   void transmit(std::vector<Channel<T>>& channels, Kind kind, int from, int to, T what);

@@ -17,7 +17,7 @@ void Simulation::call(int rank) {
     r.blocked_on.reset();
   }
   while (r.next_step < program.size()) {
-    if (!step_counts(rank)) return;
+    if (!survives_step(rank)) return;
     if (!execute(rank, program[r.next_step])) return;
   }
 }

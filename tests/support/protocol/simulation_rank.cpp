@@ -15,7 +15,7 @@ using runtime::UseId;
 
 void Simulation::make_progress(int rank) {
   Rank& r = at(rank);
-  if (!step_counts(rank)) return;
+  if (!survives_step(rank)) return;
   take_orders(rank);
   if (!read_mail(rank)) return;
   notice_losses(rank);
@@ -118,7 +118,7 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
   const Coordinator::Actions actions = r.core->decide(now_);
   oracle_.decided(rank, *r.core, actions, ran_in, now_);
   for (const Coordinator::Batch& batch : actions.run) {
-    if (!step_counts(rank)) return false;
+    if (!survives_step(rank)) return false;
     Batch running{r.batch_count++, {}, false};
     std::string text = "runs batch " + std::to_string(running.number) + ":";
     for (const auto& item : batch.items) {
@@ -135,7 +135,7 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
   }
   if (actions.joined) complete(rank, actions.joined->use);
   if (actions.post) {
-    if (!step_counts(rank)) return false;
+    if (!survives_step(rank)) return false;
     print(rank, std::string("posts") + (actions.post->has_unknown ? " NEW" : "") +
                     (actions.post->has_expired ? " EXPIRED" : "") +
                     (actions.post->has_stalled ? " STALLED" : "") +
@@ -144,12 +144,12 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
     r.header_exchange->post(*actions.post);
   }
   if (actions.wake_up_request) {
-    if (!step_counts(rank)) return false;
+    if (!survives_step(rank)) return false;
     print(rank, "requests a wake-up");
     r.header_exchange->request_wake_up(*actions.wake_up_request);
   }
   for (const auto& [to, message] : actions.send) {
-    if (!step_counts(rank)) return false;
+    if (!survives_step(rank)) return false;
     print(rank, std::string("sends a ") +
                     (std::holds_alternative<runtime::Verdict>(message) ? "verdict" : "report") +
                     " to rank " + std::to_string(to));
@@ -167,7 +167,7 @@ void Simulation::declare_lost(int rank, const HeaderExchange::Loss& loss) {
   print(rank, "learns that rank " + std::to_string(loss.rank) + " " + loss.how);
   r.has_declared_loss = true;
   r.header_exchange->publish_lost(loss);
-  oracle_.told_of_loss(rank);
+  oracle_.notified_of_loss(rank);
   r.core->on_lost(loss.rank, loss.how);
   for (const Batch& batch : std::exchange(r.batches, {})) {
     for (const UseId use : batch.uses) complete(rank, use);

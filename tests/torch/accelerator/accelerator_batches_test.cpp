@@ -117,7 +117,7 @@ TEST_F(AcceleratorBatchesTest, StepOfDealtSamples_UsesTheirMean) {
   EXPECT_LT(largest_difference(model_.value(), expected), 1e-6);
 }
 
-TEST_F(AcceleratorBatchesTest, Orders_ThatCannotBe) {
+TEST_F(AcceleratorBatchesTest, InvalidOrders_AreRefused) {
   const auto refuse = [&](BatchOptions options, const std::string& text) {
     options.batch_size = 4;
     Accelerator accelerator;

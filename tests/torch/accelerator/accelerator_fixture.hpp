@@ -1,17 +1,16 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <torch/torch.h>
 
 #include "kolo/torch/accelerator.hpp"
+#include "torch/prefix_sets.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 
@@ -55,21 +54,11 @@ struct Weights : torch::nn::Module {
 
 class AcceleratorTest : public TorchTest {
  protected:
-  /// The set of the first `ranks` ranks; the same object in every call.
-  ProcessSet& first(int ranks) {
-    if (ranks == size()) return runtime_.world();
-    auto& set = sets_.at(static_cast<std::size_t>(ranks));
-    if (set == nullptr) {
-      std::vector<int> members;
-      for (int rank = 0; rank < ranks; ++rank) members.push_back(rank);
-      set = &runtime_.add_process_set(members);
-    }
-    return *set;
-  }
   const std::filesystem::path& folder() const { return folder_.path(); }
 
+  PrefixSets sets_{runtime_};
+
  private:
-  std::array<ProcessSet*, 8> sets_{};
   CommonFolder folder_;
 };
 

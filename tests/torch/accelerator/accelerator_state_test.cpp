@@ -125,7 +125,7 @@ TEST_P(RestartTest, OtherRanks_SeeTheSameSamplesAndEndAlike) {
   const at::Tensor expected = flat(*whole.model);  // all ranks may have to gather it
   for (const int ranks : std::set<int>{1, size() - 1}) {
     if (ranks == 0 || ranks == size()) continue;
-    ProcessSet& set = first(ranks);
+    ProcessSet& set = sets_.first(ranks);
     if (!set.included()) continue;
     Training resumed(set, ranks == 1 ? Shard::None : GetParam(), /*noisy=*/false);
     EXPECT_TRUE(resumed.accelerator.load_state(folder()));

@@ -70,7 +70,7 @@ class SafetensorsTest : public testing::Test {
   }
 
   /// The error text for a file with this header and `data` bytes of data.
-  std::string text_refusing(const std::string& header, std::size_t data) const {
+  std::string error_text(const std::string& header, std::size_t data) const {
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size() & 0xff);
     bytes[1] = static_cast<char>(header.size() >> 8);
@@ -79,7 +79,7 @@ class SafetensorsTest : public testing::Test {
     return text_thrown_by<InvalidArgument>([&] { SafetensorsReader reader(path()); });
   }
   void expect_refused(const std::string& header, std::size_t data, const std::string& text) const {
-    const std::string thrown = text_refusing(header, data);
+    const std::string thrown = error_text(header, data);
     expect_contains(thrown, "file '" + path().string() + "' is not a safetensors file: ");
     expect_contains(thrown, text);
   }

@@ -113,7 +113,7 @@ void read(Training& training, const fs::path& folder) {
               loaded.path.filename().c_str());
 }
 
-void read_on(Training& training, const fs::path& folder) {
+void read_repeatedly(Training& training, const fs::path& folder) {
   for (std::string line; std::getline(std::cin, line); std::fflush(stdout)) {
     try {
       read(training, folder);
@@ -146,7 +146,7 @@ int run(const std::vector<std::string>& arguments) {
   Training training;
   const std::string& folder = arguments[1];
   if (is("read", 2)) read(training, folder);
-  if (is("read-on", 2)) read_on(training, folder);
+  if (is("read-on", 2)) read_repeatedly(training, folder);
   if (count < 3) return 0;
   const std::int64_t number = std::stoll(arguments[2]);
   if (is("check", 3)) check(training, folder, number);

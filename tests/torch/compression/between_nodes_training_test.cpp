@@ -27,7 +27,7 @@ class BetweenNodesTrainingTest : public CompressionTest {
             .shard = Shard::None};
   }
   bool has_nodes() const { return size() > runtime_.local_size(); }
-  bool has_even_nodes() const { return has_nodes() && runtime_.is_homogeneous(); }
+  bool has_equal_nodes() const { return has_nodes() && runtime_.is_homogeneous(); }
   /// Ranks of each node that encode: the size of the smaller node, or all ranks of a single node.
   std::int64_t places() const { return has_nodes() ? size() / 2 : size(); }
 };
@@ -140,7 +140,7 @@ TEST_P(BetweenNodesTrainingTest, Training_ResumesExactly) {
 TEST_P(BetweenNodesTrainingTest, Checkpoints_AreTakenOver) {
   std::vector<DistributedOptimizer::Options> kinds{between_nodes(Compression::top_k(0.05)),
                                                    summed(Compression::top_k(0.05))};
-  if (has_even_nodes()) {
+  if (has_equal_nodes()) {
     for (const Shard shard : sharded_modes()) {
       kinds.push_back(between_nodes(Compression::top_k(0.05)));
       kinds.back().shard = shard;
@@ -170,7 +170,7 @@ TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
     before.run(0, 3);
     before.optimizer().save(folder_.path());
     for (int ranks = 1; ranks < size(); ++ranks) {
-      ProcessSet& set = first(ranks);
+      ProcessSet& set = sets_.first(ranks);
       if (set.included()) {
         LinearTraining after(between_nodes(Compression::top_k(0.3), op), LinearTraining::shapes(),
                              set);
@@ -186,7 +186,7 @@ TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
 
 /// The first node's sum is exact in bfloat16, but its ranks' terms are not.
 TEST_P(BetweenNodesTrainingTest, Casts_AreForSumsOfNodes) {
-  if (!has_even_nodes() || size() < 4) GTEST_SKIP() << "needs nodes of two ranks that add up";
+  if (!has_equal_nodes() || size() < 4) GTEST_SKIP() << "needs nodes of two ranks that add up";
   std::vector<DistributedOptimizer::Options> kinds{between_nodes(Compression::bf16())};
   for (const Shard shard : sharded_modes()) {
     kinds.push_back(between_nodes(Compression::bf16()));

@@ -1,13 +1,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "runtime/runtimes.hpp"
+#include "torch/prefix_sets.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/training/checkpoint_image.hpp"
@@ -217,21 +216,9 @@ class CompressionTest : public testing::TestWithParam<Shard> {
     return {.op = ReduceOp::Sum, .compression = compression, .shard = GetParam()};
   }
 
-  /// The set of the first `ranks` ranks; the same object in every call.
-  ProcessSet& first(int ranks) {
-    if (ranks == size()) return runtime_.world();
-    ProcessSet*& set = sets_[static_cast<std::size_t>(ranks)];
-    if (set == nullptr) {
-      std::vector<int> members(static_cast<std::size_t>(ranks));
-      std::iota(members.begin(), members.end(), 0);
-      set = &runtime_.add_process_set(members);
-    }
-    return *set;
-  }
-
   Runtime runtime_{in_test_world()};
   CommonFolder folder_;
-  std::array<ProcessSet*, 8> sets_{};
+  PrefixSets sets_{runtime_};
 };
 
 }  // namespace kolo::test::compression_test

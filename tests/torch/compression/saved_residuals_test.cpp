@@ -70,8 +70,8 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.3));
     options.op = op;
-    const auto arrives_among = [&](ProcessSet& set, int saved_ranks,
-                                   const std::vector<at::Tensor>& given) {
+    const auto expect_arrives_on = [&](ProcessSet& set, int saved_ranks,
+                                       const std::vector<at::Tensor>& given) {
       if (!set.included()) return;
       LinearTraining after(options, LinearTraining::shapes(), set);
       after.optimizer().load(folder_.path());
@@ -83,7 +83,7 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
     before.run(0, 3);
     before.optimizer().save(folder_.path());
     for (int ranks = 1; ranks < size(); ++ranks) {
-      arrives_among(first(ranks), size(), before.given());
+      expect_arrives_on(sets_.first(ranks), size(), before.given());
       barrier();
     }
     if (size() < 3) continue;
@@ -92,13 +92,13 @@ TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
     for (const int r : {0, 1}) {
       for (int step = 0; step < 3; ++step) LinearTraining::add_gradients(given, step, r);
     }
-    if (ProcessSet& two = first(2); two.included()) {
+    if (ProcessSet& two = sets_.first(2); two.included()) {
       LinearTraining pair(options, LinearTraining::shapes(), two);
       pair.run(0, 3);
       pair.optimizer().save(folder_.path());
     }
     barrier();
-    arrives_among(runtime_.world(), 2, given);
+    expect_arrives_on(runtime_.world(), 2, given);
   }
 }
 

@@ -119,8 +119,8 @@ TEST(CudaOrderTest, HostWait_OrdersEverything) {
 }
 
 TEST(CudaOrderTest, Memory_IsFreedOnTheStreamOfItsAllocation) {
-  enum class Care { None, Wait, RecordStream };
-  for (const Care care : {Care::None, Care::Wait, Care::RecordStream}) {
+  enum class Ordering { None, Wait, RecordStream };
+  for (const Ordering ordering : {Ordering::None, Ordering::Wait, Ordering::RecordStream}) {
     const auto hazards = hazards_of([&](CudaRank& rank) {
       const c10::Stream own = current_cuda_stream(rank.device());
       const c10::Stream other = other_stream(rank);
@@ -131,13 +131,13 @@ TEST(CudaOrderTest, Memory_IsFreedOnTheStreamOfItsAllocation) {
         const c10::StreamGuard guard(other);
         result.copy_(x);
       }
-      if (care == Care::Wait) order(other, own);
-      if (care == Care::RecordStream) x.record_stream(other);
+      if (ordering == Ordering::Wait) order(other, own);
+      if (ordering == Ordering::RecordStream) x.record_stream(other);
       x.reset();
       order(other, own);
       EXPECT_EQ(result.sum().item<float>(), 5.0F);
     });
-    if (care == Care::None) {
+    if (ordering == Ordering::None) {
       expect_hazard(hazards, "'free' (rank 0, default stream) frees what 'aten::copy_'");
     } else {
       EXPECT_EQ(hazards, std::vector<std::string>());

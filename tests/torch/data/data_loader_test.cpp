@@ -111,7 +111,7 @@ class DataLoaderTest : public TorchTest {
   }
 };
 
-TEST_F(DataLoaderTest, Epochs_HaveOtherOrdersWithoutBeingTold) {
+TEST_F(DataLoaderTest, Epochs_HaveOtherOrdersWithoutSetEpoch) {
   for (const std::size_t workers : {0U, 2U}) {
     const DistributedSampler sampler(kSamples, {.seed = kSeed});
     const auto loader = loader_of(sampler, 3, workers);

@@ -73,7 +73,7 @@ TEST(EpochOrderTest, SeedsAndEpochs_AllHaveOtherOrders) {
   EXPECT_EQ(orders.size(), 400U);
 }
 
-TEST(EpochOrderTest, Shuffled_BringsEverySampleToEveryPlaceAlikeOften) {
+TEST(EpochOrderTest, Shuffled_BringsEverySampleToEveryPlaceEquallyOften) {
   constexpr std::size_t kCount = 5;
   constexpr std::int64_t kEpochs = 10000;
   std::vector<std::vector<int>> times(kCount, std::vector<int>(kCount));
@@ -149,7 +149,7 @@ TEST(EpochOrderTest, GroupedWithoutShuffling_IsByLength) {
                   "step_samples is 0");
 }
 
-TEST(EpochOrderTest, Names_TellOrdersApart) {
+TEST(EpochOrderTest, Names_DistinguishOrders) {
   const std::set<std::string> names{tensors::by_index(3).name,
                                     tensors::shuffled(3).name,
                                     tensors::weighted({1, 2, 3}, 3).name,

@@ -43,8 +43,8 @@ TEST(StreamPositionTest, Resumed_TakesWhatIsLeftAtAnyNumberOfRanks) {
           const Elements own = taken(killed, kElements);
           for (std::size_t i = 0; i < blocks * block; ++i) ++times[own[i]];
           killed.consume(blocks * block);
-          const std::string before_it = std::exchange(state, killed.state());
-          EXPECT_TRUE(rank == 0 || before_it == state) << before_it << state;
+          const std::string previous_state = std::exchange(state, killed.state());
+          EXPECT_TRUE(rank == 0 || previous_state == state) << previous_state << state;
         }
         for (int rank = 0; rank < after; ++rank) {
           StreamPosition resumed(block + 1, rank, after);

@@ -41,7 +41,7 @@ class ScaledNormImpl : public BatchNorm1dImpl {
 
 class ConvertSyncBatchNormTest : public TorchTest {
  protected:
-  void expect_impossible(Module& model, const Names& parts) {
+  void expect_not_convertible(Module& model, const Names& parts) {
     const std::string text =
         text_thrown_by<InvalidArgument>([&] { convert_sync_batch_norm(model); });
     for (const std::string& part : parts) expect_contains(text, part);
@@ -108,22 +108,22 @@ TEST_F(ConvertSyncBatchNormTest, SharedModules_StayShared) {
 
 TEST_F(ConvertSyncBatchNormTest, ModulesThatCodeCallsByType_AreRefusedByName) {
   Sequential nested(BatchNorm1d(3), Typed());
-  expect_impossible(*nested, {"'1.norm'", "TypedImpl calls it by its own type",
-                              "kolo::SyncBatchNorm", "sync_running_statistics"});
+  expect_not_convertible(*nested, {"'1.norm'", "TypedImpl calls it by its own type",
+                                   "kolo::SyncBatchNorm", "sync_running_statistics"});
   const auto both = std::make_shared<Module>();
   both->register_module("layers", Sequential(BatchNorm1d(3), Linear(3, 3)));
   both->register_module("norm", both->children()[0]->children()[0]);
-  expect_impossible(*both, {"'norm': the code of"});
+  expect_not_convertible(*both, {"'norm': the code of"});
   ModuleList list(BatchNorm1d(3));
-  expect_impossible(*list, {"'0': the code of torch::nn::ModuleListImpl"});
+  expect_not_convertible(*list, {"'0': the code of torch::nn::ModuleListImpl"});
   BatchNorm1d alone(3);
-  expect_impossible(*alone, {"the model itself is a BatchNorm"});
+  expect_not_convertible(*alone, {"the model itself is a BatchNorm"});
   Sequential own(std::make_shared<ScaledNormImpl>(3));
-  expect_impossible(*own, {"'0': it is a ", "ScaledNormImpl, whose forward() would be lost"});
+  expect_not_convertible(*own, {"'0': it is a ", "ScaledNormImpl, whose forward() would be lost"});
   Sequential held(BatchNorm1d(3));
   {
     const std::shared_ptr<Module> variable = held[0];
-    expect_impossible(*held, {"'0': something else holds it too"});
+    expect_not_convertible(*held, {"'0': something else holds it too"});
   }
   EXPECT_EQ(convert_sync_batch_norm(*held), Names{"0"});
 }

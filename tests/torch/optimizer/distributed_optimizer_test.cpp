@@ -49,8 +49,8 @@ at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
 }
 
 /// Expects the result of one process, for any number of ranks.
-void expect_as_alone(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
-                     const DistributedOptimizer::Options& options = {}) {
+void expect_equals_one_process(Runtime& runtime, Algorithm algorithm, torch::ScalarType type,
+                               const DistributedOptimizer::Options& options = {}) {
   EXPECT_LT(
       largest_difference(train(runtime, algorithm, type, options), train_alone(algorithm, type)),
       type == torch::kFloat64 ? 1e-12 : 1e-5);
@@ -65,11 +65,11 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, TrainingTest,
                          [](const auto& test) { return name_of(test.param); });
 
 TEST_P(TrainingTest, Float64_EqualsOneProcess) {
-  expect_as_alone(runtime_, GetParam(), torch::kFloat64);
+  expect_equals_one_process(runtime_, GetParam(), torch::kFloat64);
 }
 
 TEST_P(TrainingTest, Float32_EqualsOneProcess) {
-  expect_as_alone(runtime_, GetParam(), torch::kFloat32);
+  expect_equals_one_process(runtime_, GetParam(), torch::kFloat32);
 }
 
 TEST_P(TrainingTest, Bits_AreTheSameInEveryRunAndForEveryBucketSize) {
@@ -104,11 +104,13 @@ TEST_F(DistributedOptimizerTest, OptimizerThatHasStepped_KeepsItsState) {
 
 TEST_F(DistributedOptimizerTest, SeveralBackwardPasses_AddUp) {
   if (runtime_.size() == 4) GTEST_SKIP() << "12 rows do not divide into 4 ranks of 2 passes";
-  expect_as_alone(runtime_, Algorithm::Sgd, torch::kFloat64, {.backward_passes_per_step = 2});
+  expect_equals_one_process(runtime_, Algorithm::Sgd, torch::kFloat64,
+                            {.backward_passes_per_step = 2});
 }
 
 TEST_F(DistributedOptimizerTest, Predivision_ChangesOnlyRounding) {
-  expect_as_alone(runtime_, Algorithm::Sgd, torch::kFloat64, {.gradient_predivide_factor = 3.0});
+  expect_equals_one_process(runtime_, Algorithm::Sgd, torch::kFloat64,
+                            {.gradient_predivide_factor = 3.0});
 }
 
 struct HalfPrecision {

@@ -49,7 +49,7 @@ TEST_F(GradScalerTest, Scale_FollowsItsClosedForm) {
   }
 }
 
-TEST_F(GradScalerTest, Scale_StaysWhereFloatsEnd) {
+TEST_F(GradScalerTest, Scale_StaysInTheRangeOfFloats) {
   for (const bool grows : {true, false}) {
     Single model;
     const double first = grows ? 0x1p127 : 0x1p-126;
@@ -76,12 +76,12 @@ TEST_F(GradScalerTest, NewScale_IsTakenAsItIs) {
 }
 
 TEST_F(GradScalerTest, State_IsRestored) {
-  const auto run = [&](bool changes_hands) {
+  const auto run = [&](bool is_restored) {
     Single model;
     GradScaler scaler({.init_scale = 8.0, .growth_interval = 3});
     std::vector<double> scales;
     for (int step = 0; step < 9; ++step) {
-      if (changes_hands && step == 5) {
+      if (is_restored && step == 5) {
         const GradScaler::State state = scaler.state();
         EXPECT_EQ(state, (GradScaler::State{16.0, 2.0, 0.5, 3, 2}));
         scaler = GradScaler();
@@ -207,8 +207,8 @@ TEST_F(GradScalerTest, Training_HasTheBitsOfThatWithoutIt) {
   }
 }
 
-TEST_F(GradScalerTest, Overflow_IsToldWithTheNormInOneReduction) {
-  const auto bytes_of_a_step = [&](Shard shard, bool scales, bool clips) {
+TEST_F(GradScalerTest, Overflow_IsReducedTogetherWithTheNorm) {
+  const auto bytes_per_step = [&](Shard shard, bool scales, bool clips) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);
     DistributedOptimizer optimizer(inner, *model, with(shard));
@@ -226,10 +226,10 @@ TEST_F(GradScalerTest, Overflow_IsToldWithTheNormInOneReduction) {
     return runtime_.world().metrics().bytes_sent - before;
   };
   for (const Shard shard : all_modes()) {
-    const std::uint64_t neither = bytes_of_a_step(shard, false, false);
-    const std::uint64_t one = bytes_of_a_step(shard, true, false);
-    EXPECT_EQ(bytes_of_a_step(shard, true, true), one);
-    EXPECT_EQ(bytes_of_a_step(shard, false, true), shard == Shard::None ? neither : one);
+    const std::uint64_t neither = bytes_per_step(shard, false, false);
+    const std::uint64_t one = bytes_per_step(shard, true, false);
+    EXPECT_EQ(bytes_per_step(shard, true, true), one);
+    EXPECT_EQ(bytes_per_step(shard, false, true), shard == Shard::None ? neither : one);
     if (size() > 1) {
       EXPECT_GT(one, neither);
     }

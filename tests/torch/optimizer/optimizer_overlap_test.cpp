@@ -3,10 +3,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,22 +13,13 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/bucket_hook.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "support/becomes_true.hpp"
 #include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::optimizer_overlap_test {
 
 constexpr std::int64_t kWidth = 9;
-
-/// Waits up to a minute for `condition`. @return whether it became true
-bool comes_true(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
 
 TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArrives) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
@@ -52,7 +41,7 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
     if (step == 2) {  // the first step lays out the buckets
       // The first layer's gradients arrive last: they wait until a bucket has been sent.
       features.register_hook([&](const at::Tensor&) {
-        has_moved = comes_true([&] { return bytes_sent() > before; });
+        has_moved = becomes_true([&] { return bytes_sent() > before; });
       });
     }
     rest->forward(features).square().sum().backward();

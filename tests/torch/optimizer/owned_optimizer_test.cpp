@@ -42,7 +42,7 @@ AdamW adamw(torch::nn::Sequential& model) {
 TEST_F(OwnedOptimizerTest, Training_HasTheSameBitsWhoeverOwnsTheOptimizer) {
   for (const Shard shard : all_modes()) {
     std::unique_ptr<AdamW> own;
-    const at::Tensor referred = train([&](torch::nn::Sequential& model) {
+    const at::Tensor referenced = train([&](torch::nn::Sequential& model) {
       own = std::make_unique<AdamW>(adamw(model));
       return std::make_unique<DistributedOptimizer>(*own, *model, with(shard));
     });
@@ -54,8 +54,8 @@ TEST_F(OwnedOptimizerTest, Training_HasTheSameBitsWhoeverOwnsTheOptimizer) {
                                                     with(shard));
     });
     const std::string mode(name_of(shard));
-    expect_equal(moved, referred, mode);
-    expect_equal(pointed_to, referred, mode);
+    expect_equal(moved, referenced, mode);
+    expect_equal(pointed_to, referenced, mode);
   }
 }
 

@@ -35,7 +35,7 @@ TEST(StepCommandTest, Values_ArriveUnchanged) {
   EXPECT_EQ(sent(UpdateCommand{options}).options, options);
 }
 
-TEST(StepCommandTest, EveryCommand_IsToldApart) {
+TEST(StepCommandTest, EveryCommand_IsDistinguished) {
   const StepCommand commands[] = {ClipCommand{1, 2},      UnscaleCommand{2}, FindOverflowCommand{},
                                   UpdateCommand{nullptr}, SkipCommand{},     DiscardCommand{}};
   for (const StepCommand& command : commands) {

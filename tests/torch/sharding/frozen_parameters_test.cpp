@@ -21,12 +21,6 @@ constexpr std::int64_t kElements = 3001;  // two pages and a part of one
 
 using Names = DistributedOptimizer::NamedParameters;
 
-DistributedOptimizer::Options full() {
-  DistributedOptimizer::Options options = with(Shard::Full);
-  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
-  return options;
-}
-
 at::Tensor filled(double value, at::ScalarType type = at::kDouble) {
   return torch::full({kElements}, value, type);
 }
@@ -64,7 +58,8 @@ TEST_F(FrozenParametersTest, NodesKeepOneCopy_WithTheFirstRanksValues) {
   const at::Tensor of_the_model = filled(20 + rank(), at::kChar);
   const at::Tensor view = of_the_model.narrow(0, 5, 7);
   torch::optim::SGD inner({weight_, of_the_group}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"frozen", of_the_model}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"frozen", of_the_model}},
+                                 full_per_node());
   expect_all(of_the_group, 10 + first_of_node());
   expect_all(of_the_model, 20 + first_of_node());
   expect_all(view, 20 + first_of_node());
@@ -85,7 +80,8 @@ TEST_F(FrozenParametersTest, ThoseThatCannotBeMoved_StayOnEachRank) {
   const at::Tensor tied = weight_.detach();
   torch::optim::SGD inner({weight_}, 1.0);
   DistributedOptimizer optimizer(
-      inner, {{"weight", weight_}, {"row", row}, {"columns", columns}, {"tied", tied}}, full());
+      inner, {{"weight", weight_}, {"row", row}, {"columns", columns}, {"tied", tied}},
+      full_per_node());
   EXPECT_EQ(is_one_copy(row), runtime_.local_rank() == 0);  // the writer sees its own write anyway
   expect_all(whole, rank());
   expect_all(columns, rank());
@@ -97,7 +93,8 @@ TEST_F(FrozenParametersTest, ThoseThatCannotBeMoved_StayOnEachRank) {
 TEST_F(FrozenParametersTest, WritesOutsideOfFullParameters_AreErrors) {
   at::Tensor frozen = filled(2);
   torch::optim::SGD inner({weight_}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}},
+                                 full_per_node());
   frozen[3] = 7;
   const std::string text = text_thrown_by<InvalidArgument>([&] { optimizer.step(); });
   expect_contains(text, "'encoder.bias'");
@@ -107,7 +104,8 @@ TEST_F(FrozenParametersTest, WritesOutsideOfFullParameters_AreErrors) {
 TEST_F(FrozenParametersTest, MovedElements_AreErrors) {
   at::Tensor frozen = filled(2);
   torch::optim::SGD inner({weight_}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}},
+                                 full_per_node());
   frozen.set_data(filled(3));
   expect_contains(text_thrown_by<InvalidArgument>([&] { optimizer.step(); }), "'encoder.bias'");
 }
@@ -115,7 +113,8 @@ TEST_F(FrozenParametersTest, MovedElements_AreErrors) {
 TEST_F(FrozenParametersTest, FullParameters_CoversThem) {
   at::Tensor frozen = filled(2);
   torch::optim::SGD inner({weight_}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}},
+                                 full_per_node());
   for (int writer = 0; writer < size(); ++writer) {
     optimizer.full_parameters([&] {
       if (rank() == writer) frozen.fill_(10 + writer);
@@ -148,7 +147,7 @@ TEST_F(FrozenParametersTest, ParametersThatAreUnfrozenAndFrozenAgain_TrainAsUnsh
     barrier();
     return all;
   };
-  expect_alike(train(full()), train(with(Shard::None)));
+  expect_alike(train(full_per_node()), train(with(Shard::None)));
 }
 
 TEST_F(FrozenParametersTest, SeveralOptimizersOfAModel_ShareThem) {
@@ -157,8 +156,8 @@ TEST_F(FrozenParametersTest, SeveralOptimizersOfAModel_ShareThem) {
   const Names names{{"weight", weight_}, {"other", other}, {"frozen", frozen}};
   torch::optim::SGD first_inner({weight_}, 1.0);
   torch::optim::SGD second_inner({other}, 1.0);
-  DistributedOptimizer first(first_inner, names, full());
-  DistributedOptimizer second(second_inner, names, full());
+  DistributedOptimizer first(first_inner, names, full_per_node());
+  DistributedOptimizer second(second_inner, names, full_per_node());
   EXPECT_TRUE(!shares_memory() || is_one_copy(frozen));
   second.full_parameters([&] { frozen.fill_(3); });
   for (int step = 1; step <= 2; ++step) {
@@ -175,7 +174,7 @@ TEST_F(FrozenParametersTest, DifferentOnes_AreErrorsOnAllRanks) {
   at::Tensor frozen = filled(4).requires_grad_(rank() == 0);
   torch::optim::SGD inner({weight_}, 1.0);
   const std::string text = text_thrown_by<MismatchError>([&] {
-    DistributedOptimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full());
+    DistributedOptimizer(inner, {{"weight", weight_}, {"encoder.bias", frozen}}, full_per_node());
   });
   expect_contains(text, "number of frozen parameters");
 }

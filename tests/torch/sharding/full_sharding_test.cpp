@@ -31,12 +31,6 @@ using namespace std::chrono_literals;
 
 constexpr std::int64_t kElements = 5003;  // several pages, shared by all ranks
 
-DistributedOptimizer::Options full() {
-  DistributedOptimizer::Options options = with(Shard::Full);
-  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
-  return options;
-}
-
 /// An optimizer that calls `before_update` before it writes anything.
 class Watched final : public Optimizer {
  public:
@@ -65,7 +59,7 @@ TEST_F(FullShardingTest, NoRankUpdates_WhileAnotherHasNotEnteredStep) {
   auto* const own = reinterpret_cast<std::atomic<int>*>(flags.data());
   at::Tensor weight = make_weight();
   Watched inner({weight}, [&] { own[1] = 1; });
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
   const bool is_late = rank() == size() - 1;
   for (int step = 0; step < 3; ++step) {
     barrier();
@@ -94,7 +88,7 @@ TEST_F(FullShardingTest, StepReturns_WhenAllShardsAreUpdated) {
   Watched inner({weight}, [&] {
     if (rank() == 0) std::this_thread::sleep_for(5ms);
   });
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
   for (int step = 0; step < 4; ++step) {
     (weight * (rank() + 1)).sum().backward();
     optimizer.step();
@@ -107,7 +101,7 @@ TEST_F(FullShardingTest, StepReturns_WhenAllShardsAreUpdated) {
 TEST_F(FullShardingTest, FirstRanksValues_AreThoseOfAll) {
   at::Tensor weight = torch::full({kElements}, 7.0 + rank()).requires_grad_();
   torch::optim::SGD inner({weight}, 0.1);
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
   const int first = rank() - runtime_.local_rank();
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 7.0 + first)));
   barrier();
@@ -124,7 +118,7 @@ TEST_F(FullShardingTest, WritesOutsideOfFullParameters_AreErrors) {
   at::Tensor bias = make_weight();
   torch::optim::SGD inner({weight, bias}, 0.1);
   DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}, {"encoder.bias", bias}},
-                                 full());
+                                 full_per_node());
   {
     const at::NoGradGuard no_grad;
     bias[0] = 3;
@@ -137,7 +131,7 @@ TEST_F(FullShardingTest, WritesOutsideOfFullParameters_AreErrors) {
 TEST_F(FullShardingTest, WhatOneRankWrites_AllSee) {
   at::Tensor weight = make_weight();
   torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
   for (int writer = 0; writer < size(); ++writer) {
     optimizer.full_parameters([&] {
       if (rank() == writer) weight.data().fill_(10 + writer);
@@ -175,7 +169,7 @@ TEST_F(FullShardingTest, DifferentWrites_AreErrorsOnAllRanks) {
   if (size() == 1) return;
   at::Tensor weight = make_weight();
   torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full_per_node());
   const std::string text = text_thrown_by<MismatchError>(
       [&] { optimizer.full_parameters([&] { weight.data()[17] = 5 + rank(); }); });
   expect_contains(text, "'encoder.weight'");
@@ -187,7 +181,7 @@ TEST_F(FullShardingTest, FunctionThatThrowsOnOneRank_ChangesNothing) {
   if (size() == 1) return;
   at::Tensor weight = make_weight();
   torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
   const auto write = [&] {
     weight.data().zero_();
     if (rank() == 1) throw std::range_error("no such file");
@@ -228,7 +222,7 @@ TEST_F(FullShardingTest, RankWithoutMemoryForCopies_IsAnErrorOnAll) {
   at::Tensor small = torch::ones({3}, torch::kFloat64).requires_grad_();
   at::Tensor weight = make_weight();
   torch::optim::SGD inner({small, weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"small", small}, {"weight", weight}}, full());
+  DistributedOptimizer optimizer(inner, {{"small", small}, {"weight", weight}}, full_per_node());
   bool is_called = false;
   const auto write = [&] {
     is_called = true;
@@ -277,7 +271,7 @@ TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
     for (const at::Tensor& weight : weights) all.push_back(weight.detach().clone());
     return torch::cat(all);
   };
-  expect_alike(train(full()), train(with(Shard::None)));
+  expect_alike(train(full_per_node()), train(with(Shard::None)));
 }
 
 TEST_F(FullShardingTest, ParametersMayBeWrappedAgain) {
@@ -287,7 +281,7 @@ TEST_F(FullShardingTest, ParametersMayBeWrappedAgain) {
     const at::Tensor before = weight.detach().clone();
     barrier();
     DistributedOptimizer optimizer(inner, {{"weight", weight}},
-                                   shard == Shard::Full ? full() : with(shard));
+                                   shard == Shard::Full ? full_per_node() : with(shard));
     optimizer.zero_grad();
     (weight * (rank() + 1)).sum().backward();
     optimizer.step();

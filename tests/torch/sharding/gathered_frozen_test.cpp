@@ -91,7 +91,7 @@ TEST_F(GatheredFrozenTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
                             if (!watch) watch.emplace(layer_units::units_of(*model));
                             model->layers[static_cast<std::size_t>(number)]->base->weight.sum();
                           });
-  EXPECT_EQ(watch->most_units, 2U);
+  EXPECT_EQ(watch->max_units, 2U);
   EXPECT_GT(watch->poisoned, 10U);
   expect_alike(full, whole);
 }

@@ -80,7 +80,7 @@ TEST_F(GatheredUnitsTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
     if (!watch) watch.emplace(units_of(*model));
     model->layers[static_cast<std::size_t>(step)]->weight.detach().sum();
   });
-  EXPECT_EQ(watch->most_units, 2U);
+  EXPECT_EQ(watch->max_units, 2U);
   EXPECT_GT(watch->poisoned, 10U);
   EXPECT_LT(largest_difference(full, whole), 1e-5);
 }

@@ -134,9 +134,9 @@ TEST_F(NodeSlotsTest, BytesSent_AreThoseBetweenNodes) {
   const auto nodes = static_cast<std::uint64_t>(runtime_.cross_size());
   const std::uint64_t unit = kWidth * (kWidth + 1) * sizeof(float);
   const std::uint64_t block = unit / static_cast<std::uint64_t>(size());
-  const std::uint64_t most_besides = 256;  // padding, and row counts
+  const std::uint64_t max_overhead = 256;  // padding, and row counts
   EXPECT_GE(sent, (nodes - 1) * block);
-  EXPECT_LE(sent, (nodes - 1) * block + most_besides);
+  EXPECT_LE(sent, (nodes - 1) * block + max_overhead);
   const auto reduced = kLayers * block * static_cast<std::uint64_t>(size() - 1);
   EXPECT_EQ(optimizer.report().expected_sent_per_step, reduced + 2 * kLayers * block * (nodes - 1));
 }

@@ -240,7 +240,7 @@ void expect_refused(const DistributedOptimizer::Options& options, const std::str
   }
 }
 
-TEST_F(PrecisionTest, OptionsThatCannotBe_AreRefused) {
+TEST_F(PrecisionTest, InvalidOptions_AreRefused) {
   DistributedOptimizer::Options options = with(Shard::None);
   options.master_weights = true;
   expect_refused(options, "master_weights concerns the shards");

@@ -30,12 +30,6 @@ Config protecting(bool is_on = true) {
   return config;
 }
 
-DistributedOptimizer::Options full() {
-  DistributedOptimizer::Options options = with(Shard::Full);
-  if (Config::from_environment().fake_nodes > 0) options.shard_scope = ShardScope::Node;
-  return options;
-}
-
 struct Death {
   bool is_by_fault = false;
   std::string text;
@@ -81,7 +75,7 @@ TEST_F(ProtectedParametersTest, Writes_EndTheProcessAndNameTheParameter) {
   const at::Tensor frozen = torch::ones({kElements}, torch::kInt);
   torch::optim::SGD inner({first, second}, 1.0);
   DistributedOptimizer optimizer(
-      inner, {{"first", first}, {"encoder.weight", second}, {"frozen", frozen}}, full());
+      inner, {{"first", first}, {"encoder.weight", second}, {"frozen", frozen}}, full_per_node());
   for (int step = 0; step < 2; ++step) {
     const Death by_pointer = death_of([&] { second.mutable_data_ptr<double>()[1234] = 3; });
     EXPECT_TRUE(by_pointer.is_by_fault);
@@ -103,7 +97,7 @@ TEST_F(ProtectedParametersTest, OtherFaults_AreThoseOfTheProgram) {
   const Runtime runtime(in_test_world(protecting()));
   const at::Tensor weight = torch::ones({kElements}).requires_grad_();
   torch::optim::SGD inner({weight}, 1.0);
-  const DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full());
+  const DistributedOptimizer optimizer(inner, {{"encoder.weight", weight}}, full_per_node());
   const auto expect_own = [](const std::function<void()>& work) {
     const Death death = death_of(work);
     EXPECT_TRUE(death.is_by_fault) << death.text;

@@ -136,7 +136,7 @@ class FailingOptimizer final : public torch::optim::SGD {
 TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
   constexpr int kFailing = 2;
   /// The parameters after each of four steps. Step kFailing may fail on rank 0.
-  const auto run = [&](Shard mode, bool is_to_fail) {
+  const auto run = [&](Shard mode, bool fails) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     FailingOptimizer inner(model->parameters(), torch::optim::SGDOptions(0.1));
     DistributedOptimizer::Options options = with(mode);
@@ -146,7 +146,7 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
-      inner.fails = is_to_fail && step == kFailing && runtime_.rank() == 0;
+      inner.fails = fails && step == kFailing && runtime_.rank() == 0;
       if (inner.fails) {
         EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
       } else {

@@ -236,12 +236,12 @@ TEST_F(ShardedTrapsTest, CommandsThatDifferWhileOneHasJoined_AreAnErrorOnAll) {
 /// One rank is so late that the others' reductions time out inside backward().
 class LateRankTest : public testing::Test {
  protected:
-  static Config hasty() {
+  static Config with_short_timeout() {
     Config config = config_from_environment();
     config.timeout = std::chrono::milliseconds(500);
     return config;
   }
-  Runtime runtime_{in_test_world(hasty())};
+  Runtime runtime_{in_test_world(with_short_timeout())};
 };
 
 TEST_F(LateRankTest, FailedReduction_EndsBackwardAndTheNextStepWorks) {

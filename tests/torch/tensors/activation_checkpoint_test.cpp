@@ -108,7 +108,7 @@ class Activations {
  public:
   at::Tensor make(const at::Tensor& like) {
     ++live_;
-    most_ = std::max(most_, live_);
+    peak_ = std::max(peak_, live_);
     auto* const memory = new std::vector<float>(static_cast<std::size_t>(like.numel()), 0.5F);
     return at::from_blob(
         memory->data(), like.sizes(),
@@ -119,11 +119,11 @@ class Activations {
         at::kFloat);
   }
   int live() const { return live_; }
-  int take_most() { return std::exchange(most_, live_); }
+  int take_peak() { return std::exchange(peak_, live_); }
 
  private:
   int live_ = 0;
-  int most_ = 0;
+  int peak_ = 0;
 };
 
 TEST_F(ActivationCheckpointTest, Activations_LiveInOneBlockAtATime) {
@@ -145,10 +145,10 @@ TEST_F(ActivationCheckpointTest, Activations_LiveInOneBlockAtATime) {
     return live;
   };
   EXPECT_EQ(live_after_forward(plain), kBlocks * kInBlock);
-  EXPECT_EQ(activations.take_most(), kBlocks * kInBlock);
+  EXPECT_EQ(activations.take_peak(), kBlocks * kInBlock);
   EXPECT_EQ(live_after_forward(checkpointed), 0);
   EXPECT_EQ(activations.live(), 0);
-  EXPECT_EQ(activations.take_most(), kInBlock);
+  EXPECT_EQ(activations.take_peak(), kInBlock);
 }
 
 TEST_F(ActivationCheckpointTest, Nested_KeepsOneBlockOfTheInnermostLevel) {
@@ -161,7 +161,7 @@ TEST_F(ActivationCheckpointTest, Nested_KeepsOneBlockOfTheInnermostLevel) {
   };
   const at::Tensor input = leaf({3});
   checkpoint(row, checkpoint(row, input)).sum().backward();
-  EXPECT_EQ(activations.take_most(), 1);
+  EXPECT_EQ(activations.take_peak(), 1);
   EXPECT_TRUE(torch::equal(input.grad(), torch::full({3}, std::pow(0.5F, 8))));
 }
 

@@ -65,15 +65,6 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-/// Parameters without duplicates: LibTorch lists tied ones twice.
-Parameters parameters_of(const torch::nn::Module& model) {
-  Parameters parameters;
-  for (const auto& item : model.named_parameters()) {
-    if (item.key() != "tied") parameters.push_back(item.value());
-  }
-  return parameters;
-}
-
 at::Tensor random_state() { return at::detail::getDefaultCPUGenerator().get_state(); }
 
 void expect_same(const Net& model, const Net& expected, const char* what) {
@@ -136,11 +127,11 @@ TEST_F(DeferredTest, Models_AreThoseOfAnOrdinaryConstruction) {
     Net model = deferred<Net>();
     EXPECT_TRUE(torch::equal(random_state(), state));
     EXPECT_TRUE(model->tied.is_same(model->input->weight));
-    torch::optim::AdamW inner(parameters_of(*model), 1e-3);
+    torch::optim::AdamW inner(distinct_parameters(*model), 1e-3);
     DistributedOptimizer optimizer(inner, *model, options(shard));
     expect_same(model, expected, name_of(shard).data());
     barrier();
-    torch::optim::AdamW expected_inner(parameters_of(*expected), 1e-3);
+    torch::optim::AdamW expected_inner(distinct_parameters(*expected), 1e-3);
     DistributedOptimizer expected_optimizer(expected_inner, *expected, options(shard));
     EXPECT_TRUE(torch::equal(trained(model, optimizer), trained(expected, expected_optimizer)))
         << name_of(shard);
@@ -152,24 +143,24 @@ TEST_F(DeferredTest, RanksWithOtherSeeds_GetTheFirstRanksValues) {
   for (const Shard shard : modes()) {
     const int source = shard == Shard::Full ? first_of_node() : 0;
     torch::manual_seed(std::uint64_t(source));
-    const Net of_the_source;
+    const Net of_source;
     torch::manual_seed(std::uint64_t(0));
-    const Net of_the_first;
+    const Net of_first_rank;
     torch::manual_seed(std::uint64_t(rank()));
     const Net own;
     const at::Tensor state = random_state();
     torch::manual_seed(std::uint64_t(rank()));
     auto model = deferred<NetImpl>();
     EXPECT_TRUE(torch::equal(random_state(), state));
-    torch::optim::SGD inner(parameters_of(*model), 1e-3);
+    torch::optim::SGD inner(distinct_parameters(*model), 1e-3);
     const DistributedOptimizer optimizer(inner, *model, options(shard));
     for (const auto& item : model->named_parameters()) {
-      EXPECT_TRUE(torch::equal(item.value(), of_the_source->named_parameters()[item.key()]))
+      EXPECT_TRUE(torch::equal(item.value(), of_source->named_parameters()[item.key()]))
           << name_of(shard) << " " << item.key();
     }
-    EXPECT_TRUE(torch::equal(model->waves, of_the_first->waves));
-    EXPECT_TRUE(torch::equal(model->mask, of_the_first->mask));
-    EXPECT_TRUE(torch::equal(model->order, of_the_first->order));
+    EXPECT_TRUE(torch::equal(model->waves, of_first_rank->waves));
+    EXPECT_TRUE(torch::equal(model->mask, of_first_rank->mask));
+    EXPECT_TRUE(torch::equal(model->order, of_first_rank->order));
     barrier();
   }
 }
@@ -229,7 +220,7 @@ TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
     if (rank() != 1 && rank() != 2) continue;
     DistributedOptimizer::Options own = options(shard);
     own.process_set = &rest;
-    torch::optim::SGD inner(parameters_of(*model), 1e-3);
+    torch::optim::SGD inner(distinct_parameters(*model), 1e-3);
     expect_contains(
         text_thrown_by<InvalidArgument>([&] { DistributedOptimizer(inner, *model, own); }),
         "a set with the first rank of the node");

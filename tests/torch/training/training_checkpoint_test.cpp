@@ -53,7 +53,7 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
     before.run(4, 7);
     const at::Tensor end = flat_of(*before.net);  // on all ranks, since Full gathers it
     for (int ranks = 1; ranks < runtime_.size(); ++ranks) {
-      ProcessSet& set = first(ranks);
+      ProcessSet& set = sets_.first(ranks);
       if (!set.included()) continue;
       std::optional<at::Tensor> whole;
       for (const Shard mode : all_modes()) {
@@ -68,7 +68,7 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
     }
     barrier();
     // All ranks load a checkpoint that one rank saved.
-    ProcessSet& alone = first(1);
+    ProcessSet& alone = sets_.first(1);
     if (alone.included()) {
       Training one(GetParam(), alone, saved);
       one.run(0, 4);

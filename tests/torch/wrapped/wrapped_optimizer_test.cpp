@@ -95,9 +95,9 @@ TEST_P(WrappedOptimizerTest, StateMovesToAnotherLeaf_WhichThenStepsAlike) {
   const at::Tensor first = parameter(5);
   const auto inner = GetParam().make({first});
   LibTorchOptimizer optimizer(*inner, false);
-  const bool is_made_at_once = std::string(GetParam().name) == "adagrad";
-  EXPECT_EQ(optimizer.has_state(first), is_made_at_once);
-  EXPECT_EQ(optimizer.state(first).has_value(), is_made_at_once);
+  const bool has_initial_state = std::string(GetParam().name) == "adagrad";
+  EXPECT_EQ(optimizer.has_state(first), has_initial_state);
+  EXPECT_EQ(optimizer.state(first).has_value(), has_initial_state);
   for (int step = 0; step < 3; ++step) optimizer.step(nullptr);
 
   const at::Tensor second = first.detach().clone().requires_grad_();

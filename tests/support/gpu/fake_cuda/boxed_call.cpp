@@ -70,7 +70,7 @@ class Call {
         twins_(device_->device()) {}
 
   void run() {
-    const bool host_waits = makes_the_host_wait(schema_, arguments());
+    const bool host_waits = blocks_host(schema_, arguments());
     device_->hub().drain(device_->rank(), stream_);
     note_accesses();
     exchange_arguments();
@@ -79,9 +79,9 @@ class Call {
       const at::DisableRecordFunctionGuard unseen;
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
     }
-    twins_.bring_back_sizes();
+    twins_.copy_sizes_back();
     exchange_results();
-    put_on_stream();
+    enqueue_kernel();
     if (host_waits) device_->synchronize(stream_);
   }
 
@@ -158,7 +158,7 @@ class Call {
                        [&](const at::Tensor& known) { return known.is_same(tensor); });
   }
 
-  void put_on_stream() {
+  void enqueue_kernel() {
     FakeKernel kernel{.name = schema_.operator_name().name};
     const auto add = [](std::vector<ByteRange>& all, const std::vector<at::Tensor>& tensors) {
       for (const at::Tensor& tensor : tensors) {

@@ -54,7 +54,7 @@ at::Tensor CpuTwins::twin_of(const at::Tensor& original) {
   return pairs_.back().twin;
 }
 
-void CpuTwins::bring_back_sizes() {
+void CpuTwins::copy_sizes_back() {
   for (const Pair& pair : pairs_) {
     const bool is_elsewhere = pair.twin.storage().data() != pair.memory;
     const at::Tensor resized = is_elsewhere ? copy_on_gpu(pair.twin) : pair.twin;

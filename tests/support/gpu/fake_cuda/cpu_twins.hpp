@@ -16,7 +16,7 @@ class CpuTwins {
 
   at::Tensor twin_of(const at::Tensor& original);
   /// Resizes the originals of twins that the kernel has resized.
-  void bring_back_sizes();
+  void copy_sizes_back();
   /// The CUDA tensor for a result of the kernel: the original if the result is a twin, a view of
   /// the original if it lies in a twin's memory; otherwise nothing.
   std::optional<at::Tensor> original_of(const at::Tensor& result) const;

@@ -48,7 +48,7 @@ bool takes_cpu_tensors(const c10::FunctionSchema& schema) {
   return kWithCpuTensors.contains(schema.name());
 }
 
-bool makes_the_host_wait(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+bool blocks_host(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
   if (schema.name() == "aten::copy_") return is_blocking_copy(arguments);
   if (kOfUnknownSize.contains(schema.name())) return true;
   return std::any_of(schema.returns().begin(), schema.returns().end(),
