@@ -22,12 +22,12 @@ TEST_F(AlgorithmsMpiTest, EveryAllReduce_EveryTypeAndOperation) {
       for (const ReduceOp op : kAllOps) {
         if (!ops::is_combinable(dtype, op)) continue;
         for (const std::size_t count : {0u, 1u, 3u, 331u, 1013u}) {
-          for (const bool in_place : {false, true}) {
-            const ReduceCase item{dtype, {op, 0.5, in_place ? 1.0 : 3.0}, count, 512, in_place, 1};
-            const std::vector<std::byte> result = reduce(algorithm, item);
-            expect_reduced(item, result, size(), algorithm.rank_ordered);
-            expect_same_on_all_ranks(item, result);
-          }
+          // Each count both ways, over all operations.
+          const bool in_place = (static_cast<std::size_t>(op) + count) % 2 != 0;
+          const ReduceCase item{dtype, {op, 0.5, in_place ? 1.0 : 3.0}, count, 512, in_place, 1};
+          const std::vector<std::byte> result = reduce(algorithm, item);
+          expect_reduced(item, result, size(), algorithm.rank_ordered);
+          expect_same_on_all_ranks(item, result);
         }
       }
     }

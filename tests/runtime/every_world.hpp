@@ -17,6 +17,8 @@ inline constexpr int kSizes[] = {1, 3};  // ten times slower; small worlds suffi
 #else
 inline constexpr int kSizes[] = {1, 2, 3, 4, 7};
 #endif
+/// Larger worlds are for what depends on their size: trees, rings, nodes.
+inline constexpr int kEveryVariant = 4;
 
 /// Worlds of all sizes, with and without shared memory, with late messages or rendezvous sends, and
 /// with pieces so small that everything needs many of them.
@@ -25,11 +27,6 @@ inline std::vector<Setting> cpu_settings() {
   std::vector<Setting> settings;
   for (const int size : kSizes) {
     settings.push_back({.name = "Shared", .size = size});
-    settings.push_back({.name = "SharedLate",
-                        .size = size,
-                        .network = {.longest_delay = 200us, .seed = 7, .rendezvous = true}});
-    settings.push_back({.name = "SwitchedOff", .size = size});
-    settings.back().config.shared_memory = false;
     settings.push_back(
         {.name = "Nodes",
          .size = size,
@@ -39,6 +36,12 @@ inline std::vector<Setting> cpu_settings() {
         {.name = "NoSharedMemory", .size = size, .network = {.has_shared_memory = false}});
     settings.back().config.tree_width = 2;
     settings.back().config.segment_bytes = 64;
+    if (size > kEveryVariant) continue;
+    settings.push_back({.name = "SharedLate",
+                        .size = size,
+                        .network = {.longest_delay = 200us, .seed = 7, .rendezvous = true}});
+    settings.push_back({.name = "SwitchedOff", .size = size});
+    settings.back().config.shared_memory = false;
     settings.push_back({.name = "SmallPieces", .size = size});
     settings.back().config.segment_bytes = 64;
     settings.back().config.staging_bytes = 4096;
@@ -53,6 +56,7 @@ inline std::vector<Setting> all_settings() {
   for (const int size : kSizes) {
     settings.push_back(
         {.name = "Gpu", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
+    if (size > kEveryVariant) continue;
     settings.push_back({.name = "GpuLate",
                         .size = size,
                         .network = {.nodes = std::min(size, 2),

@@ -152,18 +152,22 @@ if(TARGET kolo)
   list(JOIN local_cases ":" local_cases)
   # Tests of code above the reductions, which does not depend on how data travels.
   set(above_reductions
-    ":GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
+    ":*GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
   # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
   function(kolo_add_torch_test name ranks)
     kolo_add_mpirun_test(torch_test.${name} ${ranks} 900 $<TARGET_FILE:torch_test>
       --gtest_filter=-${local_cases}${ARGV3})
     set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
   endfunction()
-  kolo_add_torch_test(np4 4 "" ${above_reductions})
+  # Without the tests of whole models, which torch_test.np3 runs in shared memory, too.
+  set(whole_models ":Models/*:*CheckpointOf*:*ShardedTraining*")
+  kolo_add_torch_test(np4 4 "" "${above_reductions}${whole_models}")
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off ${above_reductions})
-  # Without the tests that torch_test.direct.np4 runs on two nodes.
+  # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
+  # which nodes differ from others by their reductions alone.
   string(CONCAT not_on_nodes "${above_reductions}"
-    ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*")
+    ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*"
+    ":*CheckpointOf*:*ShardedTraining*")
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2 "${not_on_nodes}")
   # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
   # of it, and one group after the other (KOLO_TEST_GROUPS=in_turn), by hand.

@@ -31,13 +31,13 @@ std::size_t printable_bytes(std::string_view text) {
 }  // namespace
 
 std::string printable(std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string result;
   while (!text.empty()) {
     std::size_t size = printable_bytes(text);
     if (size == 0) {
       const unsigned byte = static_cast<unsigned char>(text.front());
-      result += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 0xF]};
+      result += {'\\', 'x', kHexDigits[byte >> 4], kHexDigits[byte & 0xF]};
       size = 1;
     } else {
       result += text.substr(0, size);

@@ -5,6 +5,7 @@ if(TARGET kolo)
       torch/compression/coded_training_test.cpp
       torch/compression/error_feedback_test.cpp
       torch/compression/saved_residuals_test.cpp
+    RANKS 1 2 3
     LIBRARIES kolo)
   kolo_add_mpi_test(between_nodes_training_test RANKS 1 3
     SOURCES torch/compression/between_nodes_training_test.cpp
@@ -14,9 +15,12 @@ if(TARGET kolo)
     kolo_add_mpirun_test(${test} ${ranks} 300 $<TARGET_FILE:between_nodes_training_test>)
     set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
   endforeach()
-  # By messages, where Shard::Full gathers on use; and on two nodes.
+  # With four ranks; by messages, where Shard::Full gathers on use; and on two nodes.
+  set(not_everywhere *EveryMode*:*TrainsAs*)
+  kolo_add_mpirun_test(compression_test.np4 4 300 $<TARGET_FILE:compression_test>
+    --gtest_filter=-${not_everywhere})
   kolo_add_mpirun_test(compression_test.messages.np3 3 300 $<TARGET_FILE:compression_test>
-    --gtest_filter=-*EveryMode*:*TrainsAs*)
+    --gtest_filter=-${not_everywhere})
   set_property(TEST compression_test.messages.np3 APPEND PROPERTY ENVIRONMENT
     KOLO_SHARED_MEMORY=off)
   kolo_add_mpirun_test(compression_test.nodes.np4 4 300 $<TARGET_FILE:compression_test>
