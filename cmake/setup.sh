@@ -29,12 +29,13 @@ Installs what Kolo's build needs and this machine lacks:
     PyPI into $kolo_python, unless python3 has them;
   - with --tests, for tests that are skipped without them, from PyPI: clang-format $format_version
     and clang-tidy $tidy_version into $kolo_tools,
-    MPICH $mpich_version into $mpich_folder.
+    MPICH $mpich_version into $mpich_folder;
+    and ccache, with apt, which only saves time.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
   --cuda   what builds for GPUs: about 2.5 GB to download, 4 GB on the disk
-  --tests  clang-format, clang-tidy and MPICH as well
+  --tests  clang-format, clang-tidy, MPICH and ccache as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
 TEXT
@@ -211,6 +212,7 @@ check() {
   if [ -n "$with_tests" ]; then
     report_linters
     report_mpich
+    report_ccache
   fi
   return $status
 }
@@ -220,6 +222,7 @@ needs_cuda_torch() { [ -n "$with_cuda" ] && [ -z "$named" ] && ! has_cuda_torch;
 needs_packages() { [ -z "$core_only" ] && [ -z "$(test_python)" ]; }
 needs_linters() { [ -n "$with_tests" ] && ! has_linters; }
 needs_mpich() { [ -n "$with_tests" ] && ! has_mpich; }
+needs_ccache() { [ -n "$with_tests" ] && ! has_ccache; }
 
 setup() {
   named="$(named_torch)" # on a line of its own: it may fail
@@ -227,7 +230,7 @@ setup() {
     fail "--cuda: the LibTorch in $named has no CUDA part, lib/libtorch_cuda.so"
   fi
   if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_cuda_torch && ! needs_packages &&
-    ! needs_linters && ! needs_mpich; then
+    ! needs_linters && ! needs_mpich && ! needs_ccache; then
     return 0
   fi
   mkdir -p "$kolo_cache"
@@ -239,6 +242,7 @@ setup() {
   if needs_packages; then install_test_python; fi
   if needs_linters; then install_linters; fi
   if needs_mpich; then install_mpich; fi
+  if needs_ccache; then install_ccache; fi
   say "done"
 }
 

@@ -1,11 +1,30 @@
 # shellcheck shell=bash
-# Sourced by setup.sh, whose functions it uses: installs what single tests need, which are skipped
-# without it: Python packages that read checkpoints, linters, and another MPI.
+# Sourced by setup.sh, whose functions it uses: installs what the test command can do without: a
+# compiler cache, and what single tests need, which are skipped without it: Python packages that
+# read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
 mpich_version=5.0.2   # tests/mpi/mpich.cmake has it too
 mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
+
+# --- compiler cache ----------------------------------------------------------------------------
+
+has_ccache() { has_command ccache; }
+
+# Never fails: it only saves time.
+install_ccache() {
+  if can_use_apt && install_with_apt 'ccache|has_ccache|ccache|-'; then return; fi
+  say "ccache is missing: all tests are compiled anew each time"
+}
+
+report_ccache() {
+  if has_ccache; then
+    printf '%-20s found\n' ccache
+  else
+    printf '%-20s missing (apt: ccache); it only saves time\n' ccache
+  fi
+}
 
 # --- Python packages ---------------------------------------------------------------------------
 

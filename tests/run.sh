@@ -29,9 +29,9 @@ for preset in release asan tsan; do
   kolo_build "$preset" "$@"
   rm -f "$report"
   # Tests wait more than they compute, above all those under mpirun, which only the preset release
-  # has: on two cores, two of these run simultaneously with two others.
+  # has: on two cores, three of these run simultaneously with another.
   at_once=$(($(nproc) + 1))
-  if [ "$preset" = release ]; then at_once=$((at_once + 5)); fi
+  if [ "$preset" = release ]; then at_once=$((at_once + 7)); fi
   # Failed tests are counted below; the other presets should still run.
   (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \
