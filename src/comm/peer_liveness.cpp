@@ -22,7 +22,7 @@ int open_pidfd(int pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid,
 std::string start_of(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
-  std::getline(file, text);
+  std::getline(file, text, '\0');
   // The second field, the program's name, is in parentheses and may contain any character.
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return {};
