@@ -75,7 +75,7 @@ function(kolo_set_mpirun_properties name ranks timeout)
   elseif(ranks GREATER 3)
     set(processors 3)  # on two cores: tests/run.sh runs other tests simultaneously
   endif()
-  kolo_set_cost(${name} ${processors} ${timeout})
+  kolo_set_cost(${name} ${processors} ${timeout} ${ARGV3})
   set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no)
   set_tests_properties(${name} PROPERTIES
@@ -84,11 +84,14 @@ function(kolo_set_mpirun_properties name ranks timeout)
     ENVIRONMENT "${environment}")
 endfunction()
 
-# kolo_set_cost(<test> <processors> <timeout>): CTest begins with the highest cost. Tests of several
-# processors would otherwise wait until those of one, which always fit, have ended; and long ones
-# would end after all others.
+# kolo_set_cost(<test> <processors> <timeout> [SLEEPS]): CTest begins with the highest cost. Tests
+# of several processors would otherwise wait until those of one, which always fit, have ended; and
+# long ones, and those that sleep, would end after all others, with idle processors.
 function(kolo_set_cost test processors timeout)
-  math(EXPR cost "${processors} * 10000 + ${timeout}")
+  math(EXPR cost "${processors} * 500 + ${timeout}")
+  if("${ARGV3}" STREQUAL "SLEEPS")
+    math(EXPR cost "${cost} + 700")
+  endif()
   set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})
 endfunction()
 
