@@ -15,7 +15,7 @@ has_ccache() { has_command ccache; }
 # Never fails: it only saves time.
 install_ccache() {
   if can_use_apt && install_with_apt 'ccache|has_ccache|ccache|-'; then return; fi
-  say "ccache is missing: all tests are compiled anew each time"
+  say "ccache is missing: a fresh clone will compile everything"
 }
 
 report_ccache() {

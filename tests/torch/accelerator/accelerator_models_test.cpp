@@ -1,5 +1,6 @@
 // Several Accelerators at a time, and habits of single-process programs that are ported.
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -150,22 +151,27 @@ TEST_F(AcceleratorTest, SecondBackward_IsRefusedBeforeItChangesGradients) {
   }
 }
 
+/// Two passes a step; calls `drop` before each of them.
+void accumulate(Shard shard, torch::nn::Module& model,
+                const std::function<at::Tensor(const at::Tensor&)>& loss,
+                const std::function<void()>& drop) {
+  SGD sgd(model.parameters(), SGDOptions(1.0));
+  Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
+  auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
+  for (auto& batch : batches) {
+    drop();
+    accelerator.backward(loss(batch.target));
+    accelerator.step();
+  }
+}
+
 TEST_F(AcceleratorTest, ZeroGradOfThePassesBefore_IsFound) {
   for (const Shard shard : all_modes()) {
     for (const bool set_to_none : {true, false}) {
       Weights model(8);
-      SGD sgd(model.parameters(), SGDOptions(1.0));
-      Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
-      auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
-      expect_refused(
-          [&] {
-            for (auto& batch : batches) {
-              model.zero_grad(set_to_none);
-              accelerator.backward(model.mean_weight(batch.target));
-              accelerator.step();
-            }
-          },
-          "Do not call zero_grad() in the loop");
+      const auto loss = [&](const at::Tensor& target) { return model.mean_weight(target); };
+      expect_refused([&] { accumulate(shard, model, loss, [&] { model.zero_grad(set_to_none); }); },
+                     "Do not call zero_grad() in the loop");
     }
   }
 }
@@ -177,19 +183,11 @@ TEST_F(AcceleratorTest, ZeroGradOfAPartOfTheModel_IsFound) {
   };
   for (const Shard shard : all_modes()) {
     Parts model;
-    SGD sgd(model.parameters(), SGDOptions(1.0));
-    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 2});
-    auto batches = accelerator.prepare(model, sgd, numbers(8), {.batch_size = 4});
-    expect_refused(
-        [&] {
-          for (auto& batch : batches) {
-            model.second->zero_grad();
-            accelerator.backward(model.first->mean_weight(batch.target) +
-                                 model.second->mean_weight(batch.target));
-            accelerator.step();
-          }
-        },
-        "Do not call zero_grad() in the loop");
+    const auto loss = [&](const at::Tensor& target) {
+      return model.first->mean_weight(target) + model.second->mean_weight(target);
+    };
+    expect_refused([&] { accumulate(shard, model, loss, [&] { model.second->zero_grad(); }); },
+                   "Do not call zero_grad() in the loop");
   }
 }
 
