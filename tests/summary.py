@@ -11,6 +11,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
+BEGUN_CASE = re.compile(r"^\[ +RUN +\] (\S+)$", re.M)
 SKIP_REASON = re.compile(r"^\S+: Skipped\n(.*)$", re.M)
 # Printed by cases.py, or by a program that skips everything.
 SKIPPED_LINE = re.compile(r"^\[ +SKIPPED +\] (\S+): (.+)$", re.M)
@@ -46,14 +47,22 @@ class Tally:
         self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
         if test.get("status") == "fail":
             # A crash or a timeout has no failed case, but is a failure.
-            message = test.find("failure").get("message") or "crash or timeout: see its output"
-            failed = failed or [f"{name}: {message}"]
+            message = test.find("failure").get("message") or "crash or timeout"
+            failed = failed or [f"{name}: {message}{where_it_ended(output, cases)}"]
         elif test.get("status") != "run":
             if not skipped and not told:
                 self.skipped.append(f"{name}: {reason_of_all(test, output)}")
         elif not cases and not told:
             self.passed += 1
         self.failed += failed
+
+
+def where_it_ended(output, cases):
+    """The case that had begun when a program crashed or was stopped."""
+    begun = BEGUN_CASE.findall(output)
+    if not begun or begun[-1] in (case for _, case in cases):
+        return ""
+    return f" in {begun[-1]}"
 
 
 def reason_of_all(test, output):

@@ -128,6 +128,15 @@ class Summary(unittest.TestCase):
                                  "1 passed, 2 failed, 0 skipped"])
         self.assertEqual(status, 1)
 
+    def test_what_crashes_or_hangs_is_told_with_the_case_that_had_begun(self):
+        hanging = GOOGLE_TEST + "[ RUN      ] Suite.Hangs\n"
+        _, lines = self.summarize(
+            run_test("k", hanging, "fail", '<failure message=""/>'),
+            run_test("l", GOOGLE_TEST, "fail", '<failure message="SEGFAULT"/>'))
+        self.assertEqual(lines[-3:-1], [
+            "  release: k: crash or timeout in Suite.Hangs",
+            "  release: l: SEGFAULT"])
+
     def test_a_report_that_is_missing_or_empty_is_a_failure(self):
         self.assertEqual(self.summarize()[1][-1], "0 passed, 1 failed, 0 skipped")
         with contextlib.redirect_stdout(io.StringIO()) as output:

@@ -1,5 +1,6 @@
 // A blocked process set does not block another one.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -159,12 +160,13 @@ TEST_P(IndependenceTest, RankLateForOneSet_HoldsUpNoOtherSet) {
   });
 }
 
-std::latch* reduction_has_begun = nullptr;
+std::atomic_flag* reduction_has_begun = nullptr;
 std::latch* reduction_is_released = nullptr;
 
-/// The maximum of float32; the first call blocks.
+/// The maximum of float32; blocks until it is released.
 void combine_slowly(DType, const void* next, void* accumulator, std::size_t count) {
-  if (!reduction_has_begun->try_wait()) reduction_has_begun->count_down();
+  reduction_has_begun->test_and_set();  // in shared memory every rank combines
+  reduction_has_begun->notify_all();
   reduction_is_released->wait();
   const auto* from = static_cast<const float*>(next);
   auto* to = static_cast<float*>(accumulator);
@@ -175,7 +177,7 @@ void fill_lowest(DType, void* values, std::size_t count) {
 }
 
 TEST_P(IndependenceTest, HeldReduction_HoldsUpNoOtherSet) {
-  std::latch has_begun(1);
+  std::atomic_flag has_begun;
   std::latch released(1);
   reduction_has_begun = &has_begun;
   reduction_is_released = &released;
@@ -187,12 +189,12 @@ TEST_P(IndependenceTest, HeldReduction_HoldsUpNoOtherSet) {
               Runtime runtime(std::move(options));
               Runtime::set_thread_current(&runtime);
               ProcessSet& held = runtime.process_set(1);
-              Tensor tensor(1);  // one element, so that at most one rank combines
+              Tensor tensor(1);
               tensor.fill([&](std::size_t) { return 1.0 + runtime.rank(); });
               Handle handle = allreduce_async(
                   tensor.view(), tensor.view(),
                   {.op = ReduceOp::Custom, .custom = "slow", .name = "x", .process_set = &held});
-              has_begun.wait();
+              has_begun.wait(false);
               for (int round = 0; round < kRounds; ++round) expect_sum_works(runtime, "y");
               if (runtime.rank() == 0) released.count_down();
               handle.wait();
