@@ -21,6 +21,7 @@
 
 #include "contract/ranks.hpp"
 #include "kolo/algorithm.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test {
 
@@ -37,11 +38,7 @@ inline constexpr int kContractWorldsOfNodes[] = {2, 3, 4, 6, 9};  // see scatter
 inline constexpr std::size_t kContractWindowBytes = 4096;
 /// Seeds of the delays: repeats with these must give the result of the first run.
 inline constexpr std::uint64_t kFirstSeed = 1;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr std::uint64_t kLastSeed = 5;  // sanitizers look at accesses, not at results
-#else
-inline constexpr std::uint64_t kLastSeed = 20;
-#endif
+inline constexpr std::uint64_t kLastSeed = kIsSanitized ? 5 : 12;
 
 using ContractCase = std::tuple<Algorithm, int>;
 

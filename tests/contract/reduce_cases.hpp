@@ -15,11 +15,10 @@ inline std::vector<ReduceCase> every_type_and_operation() {
   for (const DType dtype : kAllDTypes) {
     for (const ReduceOp op : kAllOps) {
       if (!is_defined(dtype, op)) continue;
-      for (const bool in_place : {false, true}) {
-        cases.push_back({dtype, {op}, 203, 128, in_place, 1});
-        cases.push_back({dtype, {op, 0.5, 1.5}, 203, 64, in_place, 0});
-        cases.push_back({dtype, {op, 1.0, 1.0 / 3}, 57, 128, in_place, 3});
-      }
+      cases.push_back({dtype, {op}, 203, 128, false, 1});
+      cases.push_back({dtype, {op}, 203, 128, true, 1});
+      cases.push_back({dtype, {op, 0.5, 1.5}, 203, 64, true, 0});
+      cases.push_back({dtype, {op, 1.0, 1.0 / 3}, 57, 128, false, 3});
     }
   }
   return cases;
@@ -30,7 +29,7 @@ inline std::vector<ReduceCase> every_chunking_and_offset() {
   std::vector<ReduceCase> cases;
   for (const DType dtype : {DType::Int8, DType::BFloat16, DType::Float16, DType::Float64}) {
     for (const std::size_t segment_bytes : {64u, 128u, 320u, 448u, 1024u, 65536u}) {
-      for (std::size_t offset = 1; offset < 12; offset += 5) {
+      for (const std::size_t offset : {1u, 6u}) {
         cases.push_back(
             {.dtype = dtype, .count = 731, .segment_bytes = segment_bytes, .offset = offset});
       }

@@ -13,6 +13,7 @@
 #include "contract/reduce_case.hpp"
 #include "ops/adasum_reference.hpp"
 #include "ops/registry.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test::adasum_test {
 
@@ -239,11 +240,8 @@ TEST_P(AdasumTest, AbandonedTasks_LeaveNothingBehind) {
   }
 }
 
-#if defined(__SANITIZE_THREAD__)
-constexpr int kWorlds[] = {1, 3};  // ten times slower; small worlds suffice for races
-#else
-constexpr int kWorlds[] = {1, 2, 3, 4, 5, 7, 8};
-#endif
+const std::vector<int> kWorlds =
+    kIsSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 5, 7, 8};
 INSTANTIATE_TEST_SUITE_P(Worlds, AdasumTest, testing::ValuesIn(kWorlds),
                          testing::PrintToStringParamName());
 

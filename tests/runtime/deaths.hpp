@@ -3,10 +3,23 @@
 #include <chrono>
 #include <functional>
 #include <latch>
+#include <optional>
 
 #include "runtime/runtimes.hpp"
 
 namespace kolo::test {
+
+/// Counts a latch down at the end of a scope, also after an exception: nobody waits for ever.
+class CountDown {
+ public:
+  explicit CountDown(std::latch& latch) : latch_(latch) {}
+  CountDown(const CountDown&) = delete;
+  CountDown& operator=(const CountDown&) = delete;
+  ~CountDown() { latch_.count_down(); }
+
+ private:
+  std::latch& latch_;
+};
 
 /// Runs ranks, one of which dies: `victim`, after its own `last`, and after all ranks have finished
 /// `before`, so that its death cannot make that fail. The others run `survive`.
@@ -21,11 +34,15 @@ inline void run_with_death(
       [&](FakeWorld& world) {
         Runtime runtime(options_in(world, setting.config));
         Runtime::set_thread_current(&runtime);
-        before(runtime);
-        all_are_ready.arrive_and_wait();
+        std::optional<CountDown> knows;
+        if (runtime.rank() != victim) knows.emplace(survivors_know);
+        {
+          const CountDown is_ready(all_are_ready);
+          before(runtime);
+        }
+        all_are_ready.wait();
         if (runtime.rank() != victim) {
           survive(world);
-          survivors_know.count_down();
           return;
         }
         last();

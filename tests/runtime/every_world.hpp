@@ -9,17 +9,14 @@
 #include <gtest/gtest.h>
 
 #include "runtime/runtimes.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test {
 
 /// Worlds of more than kEveryVariant ranks are for what depends on their size: trees, rings, nodes.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr int kSizes[] = {1, 3};  // ten times slower; small worlds suffice
-inline constexpr int kEveryVariant = 1;  // the others run the same code, with other values
-#else
-inline constexpr int kSizes[] = {1, 2, 3, 4, 7};
-inline constexpr int kEveryVariant = 4;
-#endif
+inline constexpr int kEveryVariant = kIsSanitized ? 1 : 4;
+inline const std::vector<int> kSizes =
+    kIsSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7};
 
 /// Worlds of all sizes, with and without shared memory, with late messages or rendezvous sends, and
 /// with pieces so small that everything needs many of them.

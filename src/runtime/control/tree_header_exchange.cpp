@@ -85,6 +85,7 @@ void TreeHeaderExchange::request_wake_up(std::uint64_t exchange) {
 }
 
 void TreeHeaderExchange::receive(int from, const WakeUpRequest& request) {
+  if (peer(rank_).has_left) return;  // a neighbour may have stopped receiving, too
   if (request.exchange <= highest_wake_up_request_) return;
   highest_wake_up_request_ = request.exchange;
   for (const int neighbour : neighbours_except(from)) send_(neighbour, request);

@@ -17,7 +17,7 @@ from bench_case import Bench, LONG, PROGRAM, TINY  # noqa: E402
 
 
 def ranks_of(driver):
-    """The ranks that mpirun has started for a controlling kolo-bench."""
+    """The ranks that mpirun has started for a controlling kolo-bench: Kolo's, then plain MPI's."""
     parents = {}
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
@@ -28,8 +28,9 @@ def ranks_of(driver):
         name, state_and_parent = rest.rsplit(") ", 1)
         parents[int(pid)] = (name, int(state_and_parent.split()[1]))
     launchers = {pid for pid, (_, parent) in parents.items() if parent == driver}
-    return sorted(pid for pid, (name, parent) in parents.items()
-                  if parent in launchers and name.startswith("kolo-bench"))
+    ranks = sorted((name, pid) for pid, (name, parent) in parents.items()
+                   if parent in launchers and name.startswith("kolo-bench"))
+    return [pid for _, pid in ranks]
 
 
 def is_alive(pid):

@@ -185,7 +185,7 @@ TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
   });
 }
 
-TEST(CodecResidualTest, StepsThatAreNotFinite_LeaveWhatIsOwed) {
+TEST(CodecResidualTest, StepsThatAreNotFinite_LeaveTheResidual) {
   run_runtimes(2, [&](Runtime& runtime) {
     std::vector<float> residual(512, 0.25f);
     Tensor tensor(512);

@@ -120,6 +120,17 @@ TEST(TreeHeaderExchangeTest, WakeUpRequests_ReachAllAndAreForwardedOnce) {
   });
 }
 
+TEST(TreeHeaderExchangeTest, WakeUpRequests_EndAtARankThatHasLeft) {
+  HeaderExchanges ranks(3, 1, 0);  // a chain
+  ranks[1].leave();
+  ranks.deliver_all();
+  const auto sent = ranks.sent();
+  ranks[2].request_wake_up(5);
+  ranks.deliver_all();
+  EXPECT_EQ(ranks.sent(), sent + 1);
+  EXPECT_EQ(ranks[0].highest_wake_up_request(), 0u);
+}
+
 TEST(TreeHeaderExchangeTest, WakeUpRequestsOfAllAtOnce_EndAtTheHighestEverywhere) {
   in_all_worlds(1, [](HeaderExchanges& ranks) {
     std::uint64_t highest = 0;

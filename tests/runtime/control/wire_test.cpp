@@ -13,6 +13,7 @@
 
 #include "kolo/error.hpp"
 #include "runtime/control/wire_generated.h"
+#include "support/sanitizers.hpp"
 
 namespace kolo::runtime::wire_test {
 
@@ -80,7 +81,7 @@ std::vector<Sample> report_samples() {
                {default_request(), -1, {4}, {4}, false}},
               {0, 2, 1023}};
   Report large{std::numeric_limits<std::uint64_t>::max(), {}, {}};
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < (test::kIsSanitized ? 15 : 40); ++i) {
     Request request;
     request.name = "tensor." + std::to_string(i) + std::string(static_cast<std::size_t>(i), 'x');
     for (int j = 0; j < i % 3; ++j) {

@@ -19,6 +19,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "runtime/whole_codec.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test::coded_exchange_test {
 
@@ -30,7 +31,9 @@ class CodedExchangeTest : public testing::TestWithParam<int> {
   }
   double sum_of_ranks() const { return size() * (size() + 1) / 2.0; }
 };
-INSTANTIATE_TEST_SUITE_P(, CodedExchangeTest, testing::Values(1, 2, 3, 4));
+const std::vector<int> kWorlds =
+    kIsSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4};
+INSTANTIATE_TEST_SUITE_P(, CodedExchangeTest, testing::ValuesIn(kWorlds));
 
 /// Inputs that a codec encodes exactly, and their sum too; n times as large on rank n - 1.
 struct ExactCase {
@@ -83,7 +86,7 @@ TEST_P(CodedExchangeTest, Results_HaveTheBitsOfTheCpu) {
   run([](Runtime& runtime) { expect_coded_bits_of_the_cpu(runtime); });
 }
 
-TEST_P(CodedExchangeTest, StepsThatAreNotFinite_LeaveWhatIsOwed) {
+TEST_P(CodedExchangeTest, StepsThatAreNotFinite_LeaveTheResidual) {
   run([&](Runtime& runtime) {
     if (size() == 1) return;
     for (const Compression& compression : kTestedCodecs) {

@@ -16,16 +16,15 @@
 #include "runtime/every_world.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test::device_exchange_test {
 
 constexpr DType kTypes[] = {DType::Float16, DType::BFloat16,  DType::Float32,
                             DType::Float64, DType::Complex64, DType::Complex128};
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::int64_t kCounts[] = {0, 5, 127};  // as EveryWorldTest's kSizes
-#else
-constexpr std::int64_t kCounts[] = {0, 1, 5, 127, 3001};
-#endif
+const std::vector<std::int64_t> kCounts = kIsSanitized
+                                              ? std::vector<std::int64_t>{0, 5, 127}
+                                              : std::vector<std::int64_t>{0, 1, 5, 127, 3001};
 
 /// The same tensor on the CPU and on the GPU.
 struct Twin {

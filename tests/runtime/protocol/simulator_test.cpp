@@ -1,4 +1,4 @@
-// The protocol in virtual time: 2,000 random scenarios (the protocol_gate tool runs 100,000), and
+// The protocol in virtual time: random scenarios (the protocol_gate tool runs 100,000), and
 // hand-written scenarios.
 
 #include "support/protocol/simulator.hpp"
@@ -10,12 +10,13 @@
 #include <gtest/gtest.h>
 
 #include "support/protocol/random_scenario.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::simulator::simulator_test {
 
 using Kind = Step::Kind;
 
-constexpr std::uint64_t kSeeds = 2'000;
+constexpr std::uint64_t kSeeds = test::kIsSanitized ? 500 : 2'000;
 
 /// `names` small all-reduces with two variants each, on ranks with empty programs.
 Scenario make_scenario(int ranks, int names) {

@@ -34,7 +34,7 @@ class BetweenNodesTrainingTest : public CompressionTest {
 INSTANTIATE_TEST_SUITE_P(, BetweenNodesTrainingTest, testing::Values(Shard::None),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-TEST_P(BetweenNodesTrainingTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
+TEST_P(BetweenNodesTrainingTest, AppliedAndResidual_AddUpToTheGradients) {
   for (const Compression& compression : codecs()) {
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
       LinearTraining training(between_nodes(compression, op));
@@ -48,7 +48,7 @@ TEST_P(BetweenNodesTrainingTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
   }
 }
 
-TEST_P(BetweenNodesTrainingTest, WhatIsOwed_ArrivesInStepsWithoutGradients) {
+TEST_P(BetweenNodesTrainingTest, Residual_IsAppliedInStepsWithoutGradients) {
   LinearTraining training(between_nodes(Compression::top_k(0.3)));
   training.run(0, 3);
   training.run_idle(9);
@@ -94,7 +94,7 @@ TEST_P(BetweenNodesTrainingTest, TrainsAsWithoutCompression) {
   }
 }
 
-TEST_P(BetweenNodesTrainingTest, StepsThatAreNotUsed_LeaveWhatIsOwed) {
+TEST_P(BetweenNodesTrainingTest, StepsThatAreNotUsed_LeaveTheResidual) {
   LinearTraining training(between_nodes(Compression::top_k(0.05)));
   GradScaler scaler({.init_scale = 256.0, .growth_interval = 2});
   for (int step = 0; step < 6; ++step) {
@@ -164,7 +164,7 @@ TEST_P(BetweenNodesTrainingTest, Checkpoints_AreTakenOver) {
 }
 
 /// Ranks of one node encode nothing, and apply the saved residuals of several nodes in one step.
-TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyWhatIsOwed) {
+TEST_P(BetweenNodesTrainingTest, FewerNodes_ApplyTheResidual) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     LinearTraining before(between_nodes(Compression::top_k(0.3), op));
     before.run(0, 3);

@@ -16,7 +16,7 @@ class ErrorFeedbackTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, ErrorFeedbackTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
-TEST_P(ErrorFeedbackTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
+TEST_P(ErrorFeedbackTest, AppliedAndResidual_AddUpToTheGradients) {
   for (const Compression& compression : codecs()) {
     LinearTraining training(summed(compression));
     training.run(0, 4);
@@ -28,7 +28,7 @@ TEST_P(ErrorFeedbackTest, WhatIsAppliedAndOwed_IsWhatWasGiven) {
   }
 }
 
-TEST_P(ErrorFeedbackTest, WhatIsOwed_ArrivesInStepsWithoutGradients) {
+TEST_P(ErrorFeedbackTest, Residual_IsAppliedInStepsWithoutGradients) {
   LinearTraining training(summed(Compression::top_k(0.3)));
   training.run(0, 3);
   training.run_idle(9);
@@ -55,7 +55,7 @@ TEST_P(ErrorFeedbackTest, AveragesAndPasses_LoseNothing) {
   }
 }
 
-TEST_P(ErrorFeedbackTest, DiscardedGradients_LeaveWhatIsOwed) {
+TEST_P(ErrorFeedbackTest, DiscardedGradients_LeaveTheResidual) {
   LinearTraining training(summed(Compression::top_k(0.05)));
   const auto discard = [&](int step) {
     training.optimizer().zero_grad();
@@ -73,7 +73,7 @@ TEST_P(ErrorFeedbackTest, DiscardedGradients_LeaveWhatIsOwed) {
   training.expect_balance(training.residual_sums(folder_.path()), "after discarded gradients");
 }
 
-TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
+TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveTheResidual) {
   for (const Compression& compression : {Compression::int8(), Compression::top_k(0.05)}) {
     LinearTraining training(summed(compression));
     GradScaler scaler({.init_scale = 256.0, .growth_interval = 2});
@@ -93,7 +93,7 @@ TEST_P(ErrorFeedbackTest, SkippedStepsAndOtherScales_LeaveWhatIsOwed) {
 }
 
 /// The first step's losses are divided by 1, later ones by one rank's count.
-TEST_P(ErrorFeedbackTest, CountedLosses_OweWhatTheySum) {
+TEST_P(ErrorFeedbackTest, CountedLosses_HaveTheResidualsOfTheirSums) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
     options.op = op;
@@ -115,7 +115,7 @@ TEST_P(ErrorFeedbackTest, AddedParameters_TakePart) {
 /// Joined ranks send zeros, and keep their residuals until they train again. Without shards, the
 /// parameters are small enough to be a piece of the first rank, which trains longest: the encoding
 /// error of a sum is lost if the piece's rank has joined.
-TEST_P(ErrorFeedbackTest, RanksThatJoin_OweUntilTheyTrainOn) {
+TEST_P(ErrorFeedbackTest, RanksThatJoin_KeepTheirResidualUntilTheyTrainOn) {
   const Shapes small{{300}, {17}};
   const Shapes large{{40003}, {17}};
   for (const bool joins_at_once : {false, true}) {
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(, NodeFeedbackTest, testing::ValuesIn(sharded_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 /// With shards within nodes, data between nodes is encoded.
-TEST_P(NodeFeedbackTest, ShardsOfANode_OweToTheirReplicas) {
+TEST_P(NodeFeedbackTest, ShardsOfANode_KeepResidualsForTheirReplicas) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.05));
     options.op = op;

@@ -66,7 +66,7 @@ TEST_P(SavedResidualsTest, EveryMode_TakesOver) {
   }
 }
 
-TEST_P(SavedResidualsTest, OtherWorldSizes_OweTheSame) {
+TEST_P(SavedResidualsTest, OtherWorldSizes_KeepTheResidual) {
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
     DistributedOptimizer::Options options = summed(Compression::top_k(0.3));
     options.op = op;

@@ -53,7 +53,7 @@ class CudaCodecTest : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(, CudaCodecTest, testing::ValuesIn(all_cases()), name_of_case);
 
 /// The last steps have next to no gradients: they apply residuals.
-TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
+TEST_P(CudaCodecTest, Residual_IsAppliedWithoutHostWaits) {
   const auto [ranks, shard] = GetParam();
   run_cuda_ranks(ranks, [&](CudaRank& rank) {
     const c10::StreamGuard guard(new_stream(rank));
@@ -83,7 +83,7 @@ TEST_P(CudaCodecTest, WhatIsOwedArrives_AndNoHostWaits) {
 }
 
 /// A step that a scaler skips leaves nothing to apply later, and loses no earlier residuals.
-TEST_P(CudaCodecTest, SkippedSteps_OweNothing) {
+TEST_P(CudaCodecTest, SkippedSteps_LeaveNoResidual) {
   const auto [ranks, shard] = GetParam();
   run_cuda_ranks(ranks, [&](CudaRank& rank) {
     LinearTraining training(rank, {.compression = Compression::top_k(0.3), .shard = shard});
@@ -155,7 +155,7 @@ TEST_P(CudaCodecTest, Training_EndsNearThatWithoutACodec) {
 }
 
 /// With shards within nodes, data between nodes is encoded.
-TEST(CudaCodecNodesTest, ShardsOfANode_OweToTheirReplicas) {
+TEST(CudaCodecNodesTest, ShardsOfANode_KeepResidualsForTheirReplicas) {
   for (const Shard shard : {Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     Setting setting = cuda_setting(4);
     setting.network.nodes = 2;

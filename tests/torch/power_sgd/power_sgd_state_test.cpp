@@ -107,7 +107,7 @@ TEST_F(PowerSgdTest, Checkpoints_ResumeExactly) {
               1e-5);
 }
 
-TEST_F(PowerSgdTest, WhatIsOwed_ArrivesOnFewerRanks) {
+TEST_F(PowerSgdTest, Residual_IsAppliedOnFewerRanks) {
   CommonFolder folder;
   const Shape shape{12, 9};
   const PowerSgdOptions options{.start_step = 0};

@@ -1,0 +1,13 @@
+#pragma once
+
+namespace kolo::test {
+
+/// Whether the tests run under a sanitizer, which makes them up to ten times slower. It looks at
+/// accesses, not at values: fewer values, sizes and seeds suffice then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
+}  // namespace kolo::test
