@@ -72,6 +72,7 @@ class Runtime::Parts {
   void shutdown() {
     if (!is_in_creator_process() || std::exchange(is_shut_down_, true)) return;
     for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
+    lanes_.close();
   }
 
   /// The Runtime is about to be destroyed; the program may keep sets.

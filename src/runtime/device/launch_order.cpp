@@ -5,17 +5,24 @@
 
 #include "base/intentional_leak.hpp"
 #include "runtime/data/numbers.hpp"
+#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {
 
-constexpr int kQuestion = 0;
+constexpr int kQuestion = 0;  // without members: the last one of its rank
 constexpr int kAnswer = 1;
+constexpr int kClosing = 2;  // from rank 0, empty
+
+constexpr std::uint64_t kNoTicket = 0;
 
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
 constexpr std::chrono::microseconds kLookInterval{50};
 
 constexpr std::chrono::seconds kDemand{1};
+
+// Ranks usually shut down at the same time. One that has shut down receives nothing any more.
+constexpr std::chrono::milliseconds kPatience{50};
 
 /// Awaitable: a transfer of a communicator that several threads use.
 struct Locked {
@@ -38,7 +45,7 @@ struct When {
 }  // namespace
 
 LaunchOrder::~LaunchOrder() {
-  for (Reply& reply : replies_) leak_intentionally(std::move(reply.numbers));
+  for (Message& message : sending_) leak_intentionally(std::move(message.numbers));
 }
 
 Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
@@ -50,6 +57,12 @@ Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
   if (path.communicator->rank() == 0) co_await ask(path.world_ranks, numbers);
   co_await broadcast_numbers(path, numbers);
   ticket = numbers.back();
+  if (ticket == kNoTicket) {
+    throw AgreedFailure{
+        {ErrorKind::Shutdown,
+         "rank 0 of the world has shut Kolo down. It orders what all process sets launch on GPUs: "
+         "shut it down after their last operation."}};
+  }
   const std::uint64_t previous = numbers[static_cast<std::size_t>(path.communicator->rank())];
   const auto is_turn = [this, previous] { return is_turn_after(previous); };
   co_await When<decltype(is_turn)>{is_turn};
@@ -62,6 +75,7 @@ Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
   Transfer received;
   {
     const std::lock_guard guard(lock_);
+    if (asks_no_more_) co_return;  // the answer stays kNoTicket
     sent = world_->send(std::as_bytes(std::span(question)), 0, kQuestion);
     received = world_->receive(std::as_writable_bytes(std::span(answer)), 0, kAnswer);
   }
@@ -95,20 +109,66 @@ void LaunchOrder::give_up() {
 }
 
 void LaunchOrder::serve() {
-  if (!has_questions_ || world_->rank() != 0) return;
+  if (!has_questions_) return;
   const auto now = Clock::now();
   if (now < next_look_.load()) return;
   const std::unique_lock guard(lock_, std::try_to_lock);
   if (!guard.owns_lock()) return;
   next_look_ = now + kLookInterval;
-  while (!replies_.empty() && replies_.front().transfer.ready()) replies_.pop_front();
+  exchange_messages();
+}
+
+Task LaunchOrder::close() {
+  if (!has_questions_) co_return;
+  const auto tell_at = Clock::now() + kPatience;
+  const auto is_closed = [this, tell_at] {
+    const std::lock_guard guard(lock_);
+    if (is_given_up_) return true;
+    exchange_messages();
+    if (world_->rank() > 0) {
+      ask_no_more();
+    } else if (closing_.empty() && Clock::now() >= tell_at) {
+      tell_the_others();
+    }
+    const int others = world_->rank() == 0 ? world_->size() - 1 : 0;
+    return sending_.empty() && static_cast<int>(have_ended_.size()) == others;
+  };
+  co_await When<decltype(is_closed)>{is_closed};
+}
+
+void LaunchOrder::ask_no_more() {
+  if (std::exchange(asks_no_more_, true)) return;
+  sending_.push_back({{}, world_->send({}, 0, kQuestion)});
+}
+
+void LaunchOrder::tell_the_others() {
+  for (int rank = 1; rank < world_->size(); ++rank) {
+    if (!have_ended_.contains(rank)) closing_.push_back(world_->send({}, rank, kClosing));
+  }
+}
+
+void LaunchOrder::exchange_messages() {
+  while (!sending_.empty() && sending_.front().transfer.ready()) sending_.pop_front();
+  if (world_->rank() == 0) {
+    answer_questions();
+  } else if (!asks_no_more_ && world_->probe(kClosing)) {
+    closing_.push_back(world_->receive({}, 0, kClosing));
+    ask_no_more();
+  }
+}
+
+void LaunchOrder::answer_questions() {
   while (has_question()) {
-    Reply& reply = replies_.emplace_back();
-    reply.numbers = answer_to(question_->members);
-    reply.transfer =
-        world_->send(std::as_bytes(std::span(reply.numbers)), question_->source, kAnswer);
+    if (question_->members.empty()) {
+      have_ended_.insert(question_->source);
+    } else {
+      Message& answer = sending_.emplace_back();
+      answer.numbers = answer_to(question_->members);
+      answer.transfer =
+          world_->send(std::as_bytes(std::span(answer.numbers)), question_->source, kAnswer);
+      in_demand_until_ = Clock::now() + kDemand;
+    }
     question_.reset();
-    in_demand_until_ = now + kDemand;
   }
 }
 

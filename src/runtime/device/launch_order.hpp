@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
@@ -23,7 +24,7 @@ namespace kolo::runtime {
 /// in different orders may deadlock.
 ///
 /// World rank 0 numbers the batches and tells each rank after which batch it may launch the next
-/// one. Any thread.
+/// one. Once it has shut down, batches of other sets fail. Any thread.
 class LaunchOrder {
  public:
   /// `world` is a communicator of all ranks that nothing else uses.
@@ -37,6 +38,7 @@ class LaunchOrder {
   /// is this rank's turn to launch the batch. Collective over the set of `path`. From the call
   /// until `leave`, a rank that stalls holds up other process sets, so it runs no function of the
   /// program meanwhile.
+  /// @throws AgreedFailure on all ranks of the set if world rank 0 has shut down
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
@@ -45,11 +47,14 @@ class LaunchOrder {
   void set_last_launched(std::shared_ptr<CUevent_st> done);
   /// Call it after the loss of a rank: from now on no rank waits for a turn.
   void give_up();
+  /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 answers until
+  /// no rank asks any more, which the others notice in `serve` at the latest.
+  Task close();
 
   /// From now on ranks may ask for numbers.
   void expect_questions() { has_questions_ = true; }
-  /// On world rank 0: answers questions. Never blocks, and only looks at the clock if it has probed
-  /// for questions recently.
+  /// On world rank 0: answers questions; on others: notices that rank 0 is about to stop that.
+  /// Never blocks, and only looks at the clock if it has probed for messages recently.
   void serve();
   /// Whether this rank answers questions and has been asked within the last second: more are
   /// likely.
@@ -63,12 +68,16 @@ class LaunchOrder {
     Numbers members;
     Transfer transfer;  // abandoned before the memory that it writes to is freed
   };
-  struct Reply {
+  struct Message {
     Numbers numbers;
     Transfer transfer;
   };
 
   Task ask(const std::vector<int>& members, Numbers& answer);
+  void ask_no_more();
+  void tell_the_others();
+  void exchange_messages();
+  void answer_questions();
   bool has_question();
   Numbers answer_to(const Numbers& members);
   bool is_turn_after(std::uint64_t previous);
@@ -78,14 +87,17 @@ class LaunchOrder {
   std::uint64_t last_left_ = 0;
   std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
-  // On world rank 0:
+  bool asks_no_more_ = false;
+  std::list<Message> sending_;  // abandoned, if at all, together with its memory
   std::atomic<bool> has_questions_{false};
   std::atomic<Clock::time_point> next_look_{};
+  // On world rank 0:
   std::atomic<Clock::time_point> in_demand_until_{};
+  std::unordered_set<int> have_ended_;  ///< the ranks that ask no more
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
   std::optional<Question> question_;  // being received
-  std::list<Reply> replies_;
+  std::vector<Transfer> closing_;     // nobody waits for these
 };
 
 }  // namespace kolo::runtime

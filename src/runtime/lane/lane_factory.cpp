@@ -1,11 +1,15 @@
 #include "runtime/lane/lane_factory.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
+#include "comm/messaging_thread.hpp"
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "runtime/control/agree_on_start.hpp"
@@ -68,6 +72,23 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
   find_gpus(parts, number);
   return std::make_shared<Lane>(std::move(parts), world_);
+}
+
+void LaneFactory::close() noexcept {
+  if (launch_order_ == nullptr) return;
+  const auto deadline =
+      config_.lost_after.count() > 0 ? Deadline::after(config_.lost_after) : Deadline::never();
+  try {
+    // comm::wait would take a process that has shut down and ended for a loss.
+    for (Task closing = launch_order_->close(); closing.poll() != Progress::Done;) {
+      if (deadline.has_passed()) throw TimeoutError("some rank still asks for its turn on GPUs");
+      if (comm::MessagingThread* const thread = world_.messaging_thread()) thread->serve();
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  } catch (const std::exception& error) {
+    KOLO_LOG(Warn) << "at shutdown: " << error.what();
+    world_.mark_broken();
+  }
 }
 
 void LaneFactory::find_gpus(Lane::Parts& parts, int number) {

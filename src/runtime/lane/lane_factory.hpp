@@ -27,6 +27,10 @@ class LaneFactory {
   /// blocking. Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
 
+  /// Ends what the lanes of all ranks have in common. Call it once this rank's lanes have stopped.
+  /// Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.
+  void close() noexcept;
+
  private:
   void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number);

@@ -91,6 +91,34 @@ TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
   for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
 }
 
+/// World rank 0 orders the launches of overlapping sets.
+TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
+  for (const bool rendezvous : {false, true}) {
+    const Setting setting{
+        .size = 3,
+        .network = {
+            .nodes = 2, .longest_delay = 200us, .rendezvous = rendezvous, .gpus_per_rank = 1}};
+    std::vector<int> sums(3);
+    run_runtimes(setting, [&](Runtime& runtime) {
+      ProcessSet& set = runtime.add_process_set({1, 2});
+      if (!set.included()) return;
+      for (int& done = sums.at(static_cast<std::size_t>(runtime.rank()));; ++done) {
+        try {
+          expect_sum_works(set, "x");
+        } catch (const ShutdownError& error) {
+          expect_contains(error.what(), "rank 0 of the world has shut Kolo down");
+          break;
+        }
+      }
+      float one = 1.0F;
+      const TensorView on_cpu{&one, DType::Float32, {1}, {}};
+      allreduce(on_cpu, on_cpu, {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
+      EXPECT_EQ(one, 2.0F);
+    });
+    EXPECT_EQ(sums[1], sums[2]);
+  }
+}
+
 TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
