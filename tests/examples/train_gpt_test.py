@@ -224,18 +224,19 @@ class TrainGpt(unittest.TestCase):
 
     def test_what_is_wrong_is_said_once(self):
         empty = self.write("empty", "")
-        for arguments, text in (
-                (["--steps", "0"], "--steps"),
-                (["--bogus"], "--bogus"),
-                (["--heads", "3"], "--width 128 is not a multiple of --heads 3"),
-                (["--text", self.text, "/no/such/file"], "/no/such/file: No such file"),
-                (["--text", empty], f"{empty}: it is empty"),
-                (["--text", self.text, "--context", "5000"], "the text is too short"),
-                (["--text", self.text, "--json", "/no/such/folder/x"], "cannot write /no/such"),
-                (["--text", self.text, "--export", "/no/such/folder/x"], "cannot write /no/such"),
-                (["--text", self.text, "--save", "/dev/null/x"], "Not a directory")):
+        for ranks, arguments, text in (
+                (1, ["--steps", "0"], "--steps"),
+                (2, ["--bogus"], "--bogus"),
+                (1, ["--heads", "3"], "--width 128 is not a multiple of --heads 3"),
+                (2, ["--text", self.text, "/no/such/file"], "/no/such/file: No such file"),
+                (1, ["--text", empty], f"{empty}: it is empty"),
+                (1, ["--text", self.text, "--context", "5000"], "the text is too short"),
+                (1, ["--text", self.text, "--json", "/no/such/folder/x"], "cannot write /no/such"),
+                (2, ["--text", self.text, "--export", "/no/such/folder/x"],
+                 "cannot write /no/such"),
+                (1, ["--text", self.text, "--save", "/dev/null/x"], "Not a directory")):
             with self.subTest(text):
-                result = run(2, *arguments)
+                result = run(ranks, *arguments)
                 self.assertEqual(result.returncode, 2, result.stdout)
                 self.assertEqual(result.stdout.count(text), 1, result.stdout)
 
