@@ -48,7 +48,9 @@ class Tally:
         if test.get("status") == "fail":
             # A crash or a timeout has no failed case, but is a failure.
             message = test.find("failure").get("message") or "crash or timeout"
-            failed = failed or [f"{name}: {message}{where_it_ended(output, cases)}"]
+            where = where_it_ended(output, cases)
+            if where or not failed:
+                failed.append(f"{name}: {message}{where}")
         elif test.get("status") != "run":
             if not skipped and not told:
                 self.skipped.append(f"{name}: {reason_of_all(test, output)}")

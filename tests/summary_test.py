@@ -132,10 +132,13 @@ class Summary(unittest.TestCase):
         hanging = GOOGLE_TEST + "[ RUN      ] Suite.Hangs\n"
         _, lines = self.summarize(
             run_test("k", hanging, "fail", '<failure message=""/>'),
-            run_test("l", GOOGLE_TEST, "fail", '<failure message="SEGFAULT"/>'))
-        self.assertEqual(lines[-3:-1], [
+            run_test("l", GOOGLE_TEST, "fail", '<failure message="SEGFAULT"/>'),
+            run_test("m", FAILS + "[ RUN      ] Suite.Hangs\n", "fail", '<failure message=""/>'))
+        self.assertEqual(lines[-5:-1], [
             "  release: k: crash or timeout in Suite.Hangs",
-            "  release: l: SEGFAULT"])
+            "  release: l: SEGFAULT",
+            "  release: m: Suite.Fails",
+            "  release: m: crash or timeout in Suite.Hangs"])
 
     def test_a_report_that_is_missing_or_empty_is_a_failure(self):
         self.assertEqual(self.summarize()[1][-1], "0 passed, 1 failed, 0 skipped")

@@ -79,8 +79,8 @@ class Runtime {
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Leaves the world; operations that are pending on other ranks end with ShutdownError there.
-  /// Further calls do nothing.
+  /// Leaves the world; operations that are pending on other ranks end with ShutdownError there. On
+  /// rank 0 it also ends the operations on GPUs of all process sets. Further calls do nothing.
   void shutdown();
 
   int rank() const;

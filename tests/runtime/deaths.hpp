@@ -9,7 +9,7 @@
 
 namespace kolo::test {
 
-/// Counts a latch down at the end of a scope, also after an exception: nobody waits for ever.
+/// Counts a latch down at the end of a scope, also after an exception: nobody waits forever.
 class CountDown {
  public:
   explicit CountDown(std::latch& latch) : latch_(latch) {}

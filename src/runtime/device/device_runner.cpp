@@ -131,6 +131,14 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
   }
 }
 
+void DeviceRunner::refuse_after_shutdown(const Request& request) const {
+  throw AgreedFailure{
+      {ErrorKind::Shutdown,
+       describe(request) + " on process set " + path_.name +
+           ": rank 0 of the world has shut Kolo down, and it orders launches on GPUs. Shut Kolo "
+           "down on rank 0 only after the last operation of every process set."}};
+}
+
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
@@ -142,6 +150,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   if (is_ordered) {
     turn.emplace(order_, is_launching_);
     co_await order_.enter(path_, turn->ticket);
+    if (turn->ticket == 0) refuse_after_shutdown(batch.front()->request);
     wait_for_other_sets();
   }
   comm::Gpu& gpu = gpu_.get();
@@ -218,7 +227,7 @@ void DeviceRunner::release() {
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.abandon();
-  order_.give_up();
+  order_.give_up(path_.world_ranks.size());
   if (communicator_ == nullptr) return;
   abort_.begin(std::move(communicator_), reason,
                backend_ ? backend_->take_all() : std::vector<std::shared_ptr<void>>{});

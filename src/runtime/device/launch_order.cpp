@@ -5,7 +5,6 @@
 
 #include "base/intentional_leak.hpp"
 #include "runtime/data/numbers.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -17,12 +16,13 @@ constexpr int kClosing = 2;  // from rank 0, empty
 constexpr std::uint64_t kNoTicket = 0;
 
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
-constexpr std::chrono::microseconds kLookInterval{50};
+constexpr std::chrono::nanoseconds kQuestionInterval = std::chrono::microseconds(50);
+constexpr std::chrono::nanoseconds kClosingInterval = std::chrono::milliseconds(10);
 
 constexpr std::chrono::seconds kDemand{1};
 
 // Ranks usually shut down at the same time. One that has shut down receives nothing any more.
-constexpr std::chrono::milliseconds kPatience{50};
+constexpr std::chrono::milliseconds kTimeToClose{50};
 
 /// Awaitable: a transfer of a communicator that several threads use.
 struct Locked {
@@ -57,12 +57,7 @@ Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
   if (path.communicator->rank() == 0) co_await ask(path.world_ranks, numbers);
   co_await broadcast_numbers(path, numbers);
   ticket = numbers.back();
-  if (ticket == kNoTicket) {
-    throw AgreedFailure{
-        {ErrorKind::Shutdown,
-         "rank 0 of the world has shut Kolo down. It orders what all process sets launch on GPUs: "
-         "shut it down after their last operation."}};
-  }
+  if (ticket == kNoTicket) co_return;
   const std::uint64_t previous = numbers[static_cast<std::size_t>(path.communicator->rank())];
   const auto is_turn = [this, previous] { return is_turn_after(previous); };
   co_await When<decltype(is_turn)>{is_turn};
@@ -103,9 +98,10 @@ void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
   last_launched_.swap(done);
 }
 
-void LaunchOrder::give_up() {
+void LaunchOrder::give_up(std::size_t ranks) {
   const std::lock_guard guard(lock_);
   is_given_up_ = true;
+  is_world_lost_ |= ranks == static_cast<std::size_t>(world_->size());
 }
 
 void LaunchOrder::serve() {
@@ -114,26 +110,43 @@ void LaunchOrder::serve() {
   if (now < next_look_.load()) return;
   const std::unique_lock guard(lock_, std::try_to_lock);
   if (!guard.owns_lock()) return;
-  next_look_ = now + kLookInterval;
+  next_look_ = now + (world_->rank() == 0 ? kQuestionInterval : kClosingInterval);
   exchange_messages();
 }
 
 Task LaunchOrder::close() {
   if (!has_questions_) co_return;
-  const auto tell_at = Clock::now() + kPatience;
+  const auto tell_at = Clock::now() + kTimeToClose;
   const auto is_closed = [this, tell_at] {
     const std::lock_guard guard(lock_);
-    if (is_given_up_) return true;
+    if (is_world_lost_) return true;
     exchange_messages();
     if (world_->rank() > 0) {
       ask_no_more();
-    } else if (closing_.empty() && Clock::now() >= tell_at) {
-      tell_the_others();
+      return is_given_up_ || sending_.empty();
     }
-    const int others = world_->rank() == 0 ? world_->size() - 1 : 0;
-    return sending_.empty() && static_cast<int>(have_ended_.size()) == others;
+    if (closing_.empty() && (is_given_up_ || Clock::now() >= tell_at)) tell_the_others();
+    return sending_.empty() && static_cast<int>(have_ended_.size()) + 1 == world_->size();
   };
   co_await When<decltype(is_closed)>{is_closed};
+}
+
+bool LaunchOrder::stop_waiting_for(const std::vector<int>& ranks) {
+  const std::lock_guard guard(lock_);
+  if (!has_questions_ || world_->rank() > 0) return false;
+  bool might_ask = false;
+  for (const int rank : ranks) might_ask |= have_ended_.insert(rank).second;
+  return might_ask;
+}
+
+std::vector<int> LaunchOrder::awaited() {
+  const std::lock_guard guard(lock_);
+  std::vector<int> ranks;
+  if (!has_questions_ || is_world_lost_ || world_->rank() > 0) return ranks;
+  for (int rank = 1; rank < world_->size(); ++rank) {
+    if (!have_ended_.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
 }
 
 void LaunchOrder::ask_no_more() {

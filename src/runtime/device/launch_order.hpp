@@ -24,7 +24,7 @@ namespace kolo::runtime {
 /// in different orders may deadlock.
 ///
 /// World rank 0 numbers the batches and tells each rank after which batch it may launch the next
-/// one. Once it has shut down, batches of other sets fail. Any thread.
+/// one. Once it has shut down, batches of other sets of several ranks fail. Any thread.
 class LaunchOrder {
  public:
   /// `world` is a communicator of all ranks that nothing else uses.
@@ -37,19 +37,23 @@ class LaunchOrder {
   /// Numbers the next batch of a process set once all its ranks have called this, and ends when it
   /// is this rank's turn to launch the batch. Collective over the set of `path`. From the call
   /// until `leave`, a rank that stalls holds up other process sets, so it runs no function of the
-  /// program meanwhile.
-  /// @throws AgreedFailure on all ranks of the set if world rank 0 has shut down
+  /// program meanwhile. The ticket is 0 on all ranks of the set if world rank 0 has shut down.
   Task enter(const DataPath& path, std::uint64_t& ticket);
   /// Ends the turn: the batch has been launched or has failed.
   void leave(std::uint64_t ticket);
   /// The event after the batch with peers that this rank launched last; null: there is none.
   std::shared_ptr<CUevent_st> last_launched();
   void set_last_launched(std::shared_ptr<CUevent_st> done);
-  /// Call it after the loss of a rank: from now on no rank waits for a turn.
-  void give_up();
-  /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 answers until
-  /// no rank asks any more, which the others notice in `serve` at the latest.
+  /// Call it after the loss of a rank of a set of `ranks`: from now on no rank waits for a turn.
+  void give_up(std::size_t ranks);
+  /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 then answers
+  /// until no rank asks any more; ranks that go on are told, and notice it in `serve`.
   Task close();
+  /// For world rank 0: the processes of `ranks` have ended, so `close` waits for none of them.
+  /// @return whether any might still have asked
+  bool stop_waiting_for(const std::vector<int>& ranks);
+  /// The ranks for which `close` waits.
+  std::vector<int> awaited();
 
   /// From now on ranks may ask for numbers.
   void expect_questions() { has_questions_ = true; }
@@ -87,8 +91,10 @@ class LaunchOrder {
   std::uint64_t last_left_ = 0;
   std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
+  bool is_world_lost_ = false;  ///< all ranks know it
   bool asks_no_more_ = false;
-  std::list<Message> sending_;  // abandoned, if at all, together with its memory
+  std::list<Message> sending_;     // abandoned, if at all, together with its memory
+  std::vector<Transfer> closing_;  // nobody waits for these
   std::atomic<bool> has_questions_{false};
   std::atomic<Clock::time_point> next_look_{};
   // On world rank 0:
@@ -97,7 +103,6 @@ class LaunchOrder {
   std::uint64_t last_ticket_ = 0;
   std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
   std::optional<Question> question_;  // being received
-  std::vector<Transfer> closing_;     // nobody waits for these
 };
 
 }  // namespace kolo::runtime

@@ -91,6 +91,22 @@ TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
   for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
 }
 
+/// Sums in `set` until that fails with an `Expected`. @return how often it worked
+template <class Expected>
+int sum_until_thrown(ProcessSet& set, const std::string& text) {
+  Tensor tensor(5);
+  for (int done = 0;; ++done) {
+    try {
+      allreduce(tensor.view(), tensor.view(), {.name = "x", .process_set = &set});
+    } catch (const Expected& error) {
+      expect_contains(error.what(), text);
+      return done;
+    }
+  }
+}
+
+const std::string kRankZeroHasLeft = "rank 0 of the world has shut Kolo down";
+
 /// World rank 0 orders the launches of overlapping sets.
 TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
   for (const bool rendezvous : {false, true}) {
@@ -102,20 +118,44 @@ TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
     run_runtimes(setting, [&](Runtime& runtime) {
       ProcessSet& set = runtime.add_process_set({1, 2});
       if (!set.included()) return;
-      for (int& done = sums.at(static_cast<std::size_t>(runtime.rank()));; ++done) {
-        try {
-          expect_sum_works(set, "x");
-        } catch (const ShutdownError& error) {
-          expect_contains(error.what(), "rank 0 of the world has shut Kolo down");
-          break;
-        }
-      }
+      sums.at(static_cast<std::size_t>(runtime.rank())) =
+          sum_until_thrown<ShutdownError>(set, kRankZeroHasLeft);
       float one = 1.0F;
       const TensorView on_cpu{&one, DType::Float32, {1}, {}};
       allreduce(on_cpu, on_cpu, {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
       EXPECT_EQ(one, 2.0F);
     });
     EXPECT_EQ(sums[1], sums[2]);
+  }
+}
+
+/// The loss of a set is not known outside it.
+TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
+  for (const std::vector<int>& lost_ranks : {std::vector<int>{0, 3}, {1, 2}}) {
+    Config config = test_config();
+    config.lost_after = 60s;
+    const auto begin = std::chrono::steady_clock::now();
+    run_ranks(4,
+              [&](FakeWorld& world) {
+                FakeTensorPlace place(world.hub(), world.topology().rank,
+                                      world.topology().local_rank);
+                tensor_place = &place;
+                const int victim = lost_ranks.back();
+                if (world.topology().rank == victim) {
+                  world.hub()->fail_collective(victim, 1, "an illegal address was met");
+                }
+                {
+                  Runtime runtime(options_in(world, config));
+                  Runtime::set_thread_current(&runtime);
+                  ProcessSet& lost = runtime.add_process_set(lost_ranks);
+                  ProcessSet& other = runtime.add_process_set({1, 2});
+                  if (lost.included()) sum_until_thrown<PeerLostError>(lost, "illegal address");
+                  if (other.included()) sum_until_thrown<ShutdownError>(other, kRankZeroHasLeft);
+                }
+                tensor_place = nullptr;
+              },
+              {.gpus_per_rank = 1});
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "somebody waited for a rank";
   }
 }
 
