@@ -147,7 +147,7 @@ class Output {
     }
     for (std::size_t done = 0; done < tensor.nbytes(); done += kChunkBytes) {
       const auto piece = std::span(chunk).first(std::min(kChunkBytes, tensor.nbytes() - done));
-      copy_bytes(tensor, done, piece);
+      attempt([&] { copy_bytes(tensor, done, piece); });
       append(piece);
     }
   }
@@ -162,7 +162,7 @@ class Output {
     if (error_) return;
     try {
       work();
-    } catch (const Error&) {
+    } catch (...) {
       error_ = std::current_exception();  // thrown on all ranks at the end
     }
   }
