@@ -161,7 +161,8 @@ if(TARGET kolo)
   endfunction()
   # Without the tests of whole models, which torch_test.np3 runs in shared memory, too.
   kolo_add_torch_test(np4 4 "" "${above_reductions}:Models/*:*CheckpointOf*:*ShardedTraining*")
-  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off "${above_reductions}:*.FiftySteps_EndAlike/*")
+  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
+    "${above_reductions}:*.FiftySteps_EndAlike/*")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
   string(CONCAT not_on_nodes "${above_reductions}"
