@@ -30,7 +30,7 @@ def run(ranks, *arguments, **environment):
 class ShardBenchmark(unittest.TestCase):
     def check_memory(self, ranks, shard, environment=None, **shares):
         """`shares`: bytes per parameter on every rank."""
-        layers = 12 if shard == "full" else 4  # what is rounded up counts for less
+        layers = 12 if shard == "full" else 4  # in small models padding counts
         report = run(ranks, "--memory", "--layers", str(layers), "--shard", shard,
                      **(environment or {}))
         self.assertGreater(report["parameters"], 7e6)
