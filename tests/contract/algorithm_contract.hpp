@@ -7,13 +7,11 @@
 //   INSTANTIATE_TEST_SUITE_P(Mine, AllReduceContract, contract_cases({my_algorithm}),
 //                            name_contract_case);
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
-#include <random>
+#include <ostream>
 #include <span>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -36,9 +34,31 @@ inline constexpr int kContractWorlds[] = {1, 2, 3, 4, 7};
 inline constexpr int kContractWorldsOfNodes[] = {2, 3, 4, 6, 9};  // see scattered_nodes
 #endif
 inline constexpr std::size_t kContractWindowBytes = 4096;
-/// Seeds of the delays: repeats with these must give the result of the first run.
 inline constexpr std::uint64_t kFirstSeed = 1;
-inline constexpr std::uint64_t kLastSeed = kIsSanitized ? 5 : 12;
+
+/// What decides how ranks meet.
+struct Timing {
+  std::uint64_t seed = kFirstSeed;
+  Schedule schedule = kFastestSchedule;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Timing& timing) {
+  return out << "seed " << timing.seed
+             << (timing.schedule == Schedule::Threads ? " on threads" : " interleaved");
+}
+
+/// Repeats with these must give the result of the first run.
+inline std::vector<Timing> other_timings() {
+  std::vector<Timing> timings;
+  for (std::uint64_t seed = kFirstSeed + 1; seed <= kFirstSeed + 4; ++seed) {
+    timings.push_back({seed, Schedule::Threads});
+  }
+  if (kIsSanitized) return timings;
+  for (std::uint64_t seed = kFirstSeed + 1; seed <= kFirstSeed + 20; ++seed) {
+    timings.push_back({seed, Schedule::Interleaved});
+  }
+  return timings;
+}
 
 using ContractCase = std::tuple<Algorithm, int>;
 
@@ -60,18 +80,6 @@ inline std::string name_contract_case(const testing::TestParamInfo<ContractCase>
          std::to_string(std::get<1>(info.param));
 }
 
-/// Polls `task` until it ends, with random pauses that vary how ranks meet.
-inline void finish(Task task, std::mt19937_64& random) {
-  while (task.poll() != Progress::Done) {
-    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 20));
-    std::this_thread::yield();
-  }
-}
-
-inline std::mt19937_64 random_of(const Rank& rank) {
-  return std::mt19937_64(rank.seed * 1009 + static_cast<std::uint64_t>(rank.rank));
-}
-
 class AlgorithmContract : public testing::TestWithParam<ContractCase> {
  protected:
   /// Returns one rank's call, without communicator, window and nodes, right before it runs.
@@ -87,23 +95,23 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
   /// Runs calls 0 … `calls` - 1 consecutively, without a pause between them, on all ranks
   /// simultaneously.
   void run_calls(std::size_t calls, const MakeCall& make_call, const End& end,
-                 std::uint64_t seed = kFirstSeed) const {
-    run_on_ranks(size(), kContractWindowBytes, seed, [&](const Rank& rank) {
-      std::mt19937_64 random = random_of(rank);
+                 const Timing& timing) const {
+    const auto run = [&](const Rank& rank) -> Task {
       for (std::size_t i = 0; i < calls; ++i) {
-        finish(start(rank, make_call(i, rank.rank)), random);
+        co_await start(rank, make_call(i, rank.rank));
         end(i, rank.rank);
       }
-    });
+    };
+    run_tasks_on_ranks(size(), kContractWindowBytes, timing.seed, run, timing.schedule);
   }
 
   /// A failed run may destroy its tasks at any point: polls call 0 a different number of times on
   /// every rank, then destroys it. No memory may be damaged; the world is not used again.
   void abandon_call(int polls, const MakeCall& make_call) const {
-    run_on_ranks(size(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
+    run_tasks_on_ranks(size(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
       Task task = start(rank, make_call(0, rank.rank));
       const int limit = polls * (rank.rank + 1);
-      for (int i = 0; i < limit && task.poll() != Progress::Done; ++i) std::this_thread::yield();
+      for (int i = 0; i < limit && task.poll() != Progress::Done; ++i) co_await yield();
     });
   }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "contract/algorithm_contract.hpp"
@@ -15,14 +14,14 @@ namespace kolo::test {
 template <class Case, class Buffers>
 class MoveContract : public AlgorithmContract {
  protected:
-  void check(const std::vector<Case>& cases, std::uint64_t seed = kFirstSeed) const {
+  void check(const std::vector<Case>& cases, const Timing& timing = {}) const {
     AllBuffers buffers = make_buffers(cases);
     run_calls(
         cases.size(), [&](std::size_t i, int rank) { return call_of(buffers[i], rank); },
         [&](std::size_t i, int rank) {
           buffers[i].of_rank[static_cast<std::size_t>(rank)].give_up();
         },
-        seed);
+        timing);
     for (std::size_t i = 0; i < cases.size(); ++i) {
       for (std::size_t rank = 0; rank < ranks(); ++rank) {
         SCOPED_TRACE(testing::Message() << "rank " << rank << ", " << cases[i]);
@@ -33,7 +32,10 @@ class MoveContract : public AlgorithmContract {
   }
 
   void check_timings(const std::vector<Case>& cases) const {
-    for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) check(cases, seed);
+    for (const Timing& timing : other_timings()) {
+      SCOPED_TRACE(testing::Message() << timing);
+      check(cases, timing);
+    }
   }
 
   /// Tasks that are destroyed at any point must leave no damage.

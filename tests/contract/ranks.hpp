@@ -2,16 +2,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <random>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "contract/scattered_nodes.hpp"
 #include "kolo/algorithm.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
+#include "support/fake_world/fake_network.hpp"
 #include "support/fake_world/fake_world.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test {
 
@@ -24,42 +30,144 @@ struct Rank {
   std::uint64_t seed;
 };
 
+inline std::mt19937_64 random_of(const Rank& rank) {
+  return std::mt19937_64(rank.seed * 1009 + static_cast<std::uint64_t>(rank.rank));
+}
+
+/// Polls `task` until it ends, with random pauses that vary how ranks meet.
+inline void finish(Task task, std::mt19937_64& random) {
+  while (task.poll() != Progress::Done) {
+    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 20));
+    std::this_thread::yield();
+  }
+}
+
+/// How the ranks of a test run.
+enum class Schedule {
+  Threads,      ///< each on its own, so that ThreadSanitizer sees races
+  Interleaved,  ///< on one thread in a random order, which the seed determines; without the cost of
+                ///< switching threads
+};
+inline constexpr Schedule kFastestSchedule =
+    kIsThreadSanitized ? Schedule::Threads : Schedule::Interleaved;
+
+/// What one rank needs to run algorithms.
+class RankResources {
+ public:
+  RankResources(FakeWorld& world, const std::vector<int>& node_of_rank)
+      : world_(world),
+        node_of_rank_(node_of_rank),
+        communicator_(world.make_communicator()),
+        inside_(world.make_communicator(local_ranks(), 1)) {}
+
+  Task make_windows(std::size_t bytes) {
+    co_await world_.make_window(*communicator_, 0, bytes, window_);
+    co_await world_.make_window(*inside_, 0, bytes, node_window_);
+    nodes_ = {.node_of_rank = node_of_rank_, .window = node_window_.get()};
+  }
+
+  Rank rank(std::uint64_t seed) const {
+    const bool is_one_node = inside_->size() == communicator_->size();
+    return {communicator_->rank(), *communicator_, *window_, is_one_node ? nullptr : &nodes_, seed};
+  }
+
+ private:
+  std::vector<int> local_ranks() const {
+    const auto node_of = [&](int rank) { return node_of_rank_[static_cast<std::size_t>(rank)]; };
+    std::vector<int> ranks;
+    for (int rank = 0; rank < world_.topology().size; ++rank) {
+      if (node_of(rank) == node_of(world_.topology().rank)) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  FakeWorld& world_;
+  const std::vector<int>& node_of_rank_;
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> inside_;  // its node
+  std::shared_ptr<SharedWindow> window_;
+  std::shared_ptr<SharedWindow> node_window_;
+  Nodes nodes_{};
+};
+
+inline FakeOptions contract_options(std::uint64_t seed) {
+  return {
+      .longest_delay = std::chrono::microseconds(40), .seed = seed, .rendezvous = seed % 2 == 0};
+}
+
 /// Runs `body` once per entry of `node_of_rank`, each rank as a thread. Messages have random
 /// delays. The seed determines them, and whether a send waits for its receiver.
 inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
                          std::uint64_t seed, const std::function<void(const Rank&)>& body) {
-  const FakeOptions options{
-      .longest_delay = std::chrono::microseconds(40), .seed = seed, .rendezvous = seed % 2 == 0};
   run_ranks(
       static_cast<int>(node_of_rank.size()),
       [&](FakeWorld& world) {
-        const auto make_window = [&](Communicator& communicator) {
-          std::shared_ptr<SharedWindow> window;
-          Task making = world.make_window(communicator, 0, window_bytes, window);
-          while (making.poll() != Progress::Done) std::this_thread::yield();
-          return window;
-        };
-        const int self = world.topology().rank;
-        const auto node_of = [&](int rank) { return node_of_rank[static_cast<std::size_t>(rank)]; };
-        std::vector<int> members;
-        for (int rank = 0; rank < world.topology().size; ++rank) {
-          if (node_of(rank) == node_of(self)) members.push_back(rank);
-        }
-        const std::unique_ptr<Communicator> communicator = world.make_communicator();
-        const std::shared_ptr<SharedWindow> window = make_window(*communicator);
-        const std::unique_ptr<Communicator> inside = world.make_communicator(members, 1);
-        const std::shared_ptr<SharedWindow> node_window = make_window(*inside);
-        const Nodes nodes{.node_of_rank = node_of_rank, .window = node_window.get()};
-        const bool is_one = members.size() == node_of_rank.size();
-        body({self, *communicator, *window, is_one ? nullptr : &nodes, seed});
+        RankResources resources(world, node_of_rank);
+        Task making = resources.make_windows(window_bytes);
+        while (making.poll() != Progress::Done) std::this_thread::yield();
+        body(resources.rank(seed));
       },
-      options);
+      contract_options(seed));
 }
 
 /// The same for `size` ranks on scattered nodes.
 inline void run_on_ranks(int size, std::size_t window_bytes, std::uint64_t seed,
                          const std::function<void(const Rank&)>& body) {
   run_on_nodes(scattered_nodes(size), window_bytes, seed, body);
+}
+
+/// What a rank does, without blocking.
+using RankTask = std::function<Task(const Rank&)>;
+
+/// Polls the tasks until all have ended. A rank may be polled several times before another is.
+inline void poll_interleaved(std::vector<Task> tasks, FakeNetwork& network,
+                             std::mt19937_64& random) {
+  while (!tasks.empty()) {
+    const std::size_t next = random() % tasks.size();
+    for (std::size_t polls = 1 + random() % 4; polls > 0; --polls) {
+      network.advance(std::chrono::microseconds(1));
+      if (tasks[next].poll() != Progress::Done) continue;
+      tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(next));
+      break;
+    }
+  }
+}
+
+/// Runs a task of each rank of `node_of_rank`, as run_on_nodes().
+inline void run_tasks_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
+                               std::uint64_t seed, const RankTask& make_task,
+                               Schedule schedule = kFastestSchedule) {
+  if (schedule == Schedule::Threads) {
+    run_on_nodes(node_of_rank, window_bytes, seed, [&](const Rank& rank) {
+      std::mt19937_64 random = random_of(rank);
+      finish(make_task(rank), random);
+    });
+    return;
+  }
+  FakeOptions options = contract_options(seed);
+  options.has_virtual_time = true;
+  const auto size = static_cast<int>(node_of_rank.size());
+  const auto network = std::make_shared<FakeNetwork>(size, options);
+  const auto run_rank = [&](RankResources& resources) -> Task {
+    co_await resources.make_windows(window_bytes);
+    const Rank rank = resources.rank(seed);
+    co_await make_task(rank);
+  };
+  std::deque<FakeWorld> worlds;
+  std::deque<RankResources> resources;
+  std::vector<Task> tasks;
+  for (int rank = 0; rank < size; ++rank) {
+    resources.emplace_back(worlds.emplace_back(network, rank), node_of_rank);
+    tasks.push_back(run_rank(resources.back()));
+  }
+  std::mt19937_64 random(seed);
+  poll_interleaved(std::move(tasks), *network, random);
+}
+
+/// The same for `size` ranks on scattered nodes.
+inline void run_tasks_on_ranks(int size, std::size_t window_bytes, std::uint64_t seed,
+                               const RankTask& make_task, Schedule schedule = kFastestSchedule) {
+  run_tasks_on_nodes(scattered_nodes(size), window_bytes, seed, make_task, schedule);
 }
 
 }  // namespace kolo::test

@@ -135,14 +135,12 @@ class TrainGpt(unittest.TestCase):
         self.assertNotEqual(first, other)
 
     def test_sharding_changes_neither_the_bits_nor_the_bytes(self):
-        for ranks in (2, 3):
-            whole = self.train(ranks, "--shard", "none")
-            for shard in ("optimizer", "gradients", "full"):
-                sharded = self.train(ranks, "--shard", shard)
-                self.assertEqual(sharded["parameters_digest"], whole["parameters_digest"])
-                self.assertEqual(sharded["different_ranks"], [])
-                self.assertLess(sharded["bytes_sent_per_step"],
-                                1.02 * whole["bytes_sent_per_step"])
+        whole = self.train(3, "--shard", "none")
+        for shard in ("optimizer", "gradients", "full"):
+            sharded = self.train(3, "--shard", shard)
+            self.assertEqual(sharded["parameters_digest"], whole["parameters_digest"])
+            self.assertEqual(sharded["different_ranks"], [])
+            self.assertLess(sharded["bytes_sent_per_step"], 1.02 * whole["bytes_sent_per_step"])
 
     def test_goes_on_as_if_it_had_not_stopped(self):
         folder = os.path.join(self.folder.name, "checkpoints")

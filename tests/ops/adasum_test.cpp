@@ -37,7 +37,7 @@ class AdasumTest : public testing::TestWithParam<int> {
   /// the same bits.
   Vector reduce(DType dtype, const std::vector<Vector>& vectors,
                 const Reduction& reduction = {ReduceOp::Adasum}, ReduceCase item = {},
-                std::uint64_t seed = kFirstSeed) const {
+                const Timing& timing = {}) const {
     const std::size_t count = vectors[0].size();
     const std::size_t shift = item.offset * size_of(dtype);
     std::vector<GuardedBuffer> inputs(vectors.size(), GuardedBuffer(count * size_of(dtype), shift));
@@ -48,21 +48,20 @@ class AdasumTest : public testing::TestWithParam<int> {
       }
     }
     const std::vector<GuardedBuffer> originals = inputs;
-    run_on_ranks(static_cast<int>(vectors.size()), kContractWindowBytes, seed,
-                 [&](const Rank& rank) {
-                   const auto self = static_cast<std::size_t>(rank.rank);
-                   if (item.in_place) outputs[self].fill(inputs[self].bytes());
-                   std::mt19937_64 random = random_of(rank);
-                   std::byte* output = outputs[self].data();
-                   finish(adasum_.run({.communicator = &rank.communicator,
-                                       .input = item.in_place ? output : inputs[self].data(),
-                                       .output = output,
-                                       .count = count,
-                                       .dtype = dtype,
-                                       .reduction = reduction,
-                                       .segment_bytes = item.segment_bytes}),
-                          random);
-                 });
+    const auto run = [&](const Rank& rank) -> Task {
+      const auto self = static_cast<std::size_t>(rank.rank);
+      if (item.in_place) outputs[self].fill(inputs[self].bytes());
+      std::byte* output = outputs[self].data();
+      co_await adasum_.run({.communicator = &rank.communicator,
+                            .input = item.in_place ? output : inputs[self].data(),
+                            .output = output,
+                            .count = count,
+                            .dtype = dtype,
+                            .reduction = reduction,
+                            .segment_bytes = item.segment_bytes});
+    };
+    run_tasks_on_ranks(static_cast<int>(vectors.size()), kContractWindowBytes, timing.seed, run,
+                       timing.schedule);
     Vector result(count);
     for (std::size_t rank = 0; rank < vectors.size(); ++rank) {
       EXPECT_TRUE(outputs[rank].holds(outputs[0].bytes())) << "ranks 0 and " << rank;
@@ -183,8 +182,8 @@ TEST_P(AdasumTest, SameBitsWhateverTheTiming) {
   for (const DType dtype : {DType::BFloat16, DType::Float32}) {
     const std::vector<Vector> vectors = mixed_vectors(dtype, 301);
     const Vector first = reduce(dtype, vectors);
-    for (std::uint64_t seed = kFirstSeed + 1; seed <= kLastSeed; ++seed) {
-      EXPECT_EQ(reduce(dtype, vectors, {ReduceOp::Adasum}, {}, seed), first) << "seed " << seed;
+    for (const Timing& timing : other_timings()) {
+      EXPECT_EQ(reduce(dtype, vectors, {ReduceOp::Adasum}, {}, timing), first) << timing;
     }
   }
 }
@@ -195,17 +194,15 @@ TEST_P(AdasumTest, Bytes_FollowTheirFormula) {
   const std::size_t steps = static_cast<std::size_t>(std::bit_width(participants)) - 1;
   std::vector<std::uint64_t> sent(ranks());
   std::vector<std::vector<float>> buffers(ranks(), std::vector<float>(count, 1));
-  run_on_ranks(GetParam(), kContractWindowBytes, 1, [&](const Rank& rank) {
+  run_tasks_on_ranks(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
     const auto self = static_cast<std::size_t>(rank.rank);
     auto* buffer = reinterpret_cast<std::byte*>(buffers[self].data());
-    std::mt19937_64 random = random_of(rank);
-    finish(adasum_.run({.communicator = &rank.communicator,
-                        .input = buffer,
-                        .output = buffer,
-                        .count = count,
-                        .reduction = {ReduceOp::Adasum},
-                        .segment_bytes = 256}),
-           random);
+    co_await adasum_.run({.communicator = &rank.communicator,
+                          .input = buffer,
+                          .output = buffer,
+                          .count = count,
+                          .reduction = {ReduceOp::Adasum},
+                          .segment_bytes = 256});
     sent[self] = rank.communicator.bytes_sent();
   });
   const std::size_t whole = count * sizeof(float);
@@ -229,12 +226,12 @@ TEST_P(AdasumTest, AbandonedTasks_LeaveNothingBehind) {
   for (int polls = 0; polls < 40; ++polls) {
     std::vector<ReduceBuffers> buffers;
     for (int rank = 0; rank < GetParam(); ++rank) buffers.emplace_back(item, rank);
-    run_on_ranks(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
+    run_tasks_on_ranks(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
       CollectiveCall call = buffers[static_cast<std::size_t>(rank.rank)].call();
       call.communicator = &rank.communicator;
       Task task = adasum_.run(call);
       const int limit = polls * (rank.rank + 1);
-      for (int i = 0; i < limit && task.poll() != Progress::Done; ++i) std::this_thread::yield();
+      for (int i = 0; i < limit && task.poll() != Progress::Done; ++i) co_await yield();
     });
     for (const ReduceBuffers& buffer : buffers) buffer.expect_guards_intact();
   }

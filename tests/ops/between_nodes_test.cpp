@@ -48,15 +48,14 @@ class BetweenNodesTest : public testing::TestWithParam<Layout> {
   Traffic run(bool has_windows, const std::function<CollectiveCall(std::size_t rank)>& make_call) {
     Traffic total;
     std::mutex mutex;
-    run_on_nodes(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
-      std::mt19937_64 random = random_of(rank);
+    run_tasks_on_nodes(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
       Nodes nodes = *rank.nodes;
       if (!has_windows) nodes.window = nullptr;
       CollectiveCall call = make_call(static_cast<std::size_t>(rank.rank));
       call.communicator = &rank.communicator;
       call.nodes = &nodes;
       call.segment_bytes = 2048;
-      finish(ops::allreduce_between_nodes(call), random);
+      co_await ops::allreduce_between_nodes(call);
       const std::lock_guard lock(mutex);
       total.sent += rank.communicator.bytes_sent();
       total.moved += rank.nodes->window->bytes_moved();

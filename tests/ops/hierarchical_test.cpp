@@ -36,15 +36,14 @@ class HierarchicalTest : public testing::TestWithParam<Layout> {
               const std::function<CollectiveCall(std::size_t rank)>& make_call) const {
     const Algorithm& algorithm = registry_.find(collective, "hierarchical");
     std::vector<Traffic> traffic(ranks());
-    run_on_nodes(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) {
+    run_tasks_on_nodes(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
       const auto self = static_cast<std::size_t>(rank.rank);
-      std::mt19937_64 random = random_of(rank);
       CollectiveCall call = make_call(self);
       call.communicator = &rank.communicator;
       call.nodes = rank.nodes;
       call.dtype = DType::Int32;
       call.segment_bytes = 256;
-      finish(algorithm.run(call), random);
+      co_await algorithm.run(call);
       traffic[self] = {rank.communicator.bytes_sent(), rank.nodes->window->bytes_moved()};
       EXPECT_EQ(rank.window.stage(), 0u) << "the window over all ranks is not there to be used";
     });

@@ -22,14 +22,13 @@ struct Traffic {
 Traffic measure(const Algorithm& algorithm, int size,
                 const std::function<CollectiveCall(int rank)>& make_call) {
   std::vector<Traffic> traffic(static_cast<std::size_t>(size));
-  run_on_ranks(size, kContractWindowBytes, 1, [&](const Rank& rank) {
-    std::mt19937_64 random = random_of(rank);
+  run_tasks_on_ranks(size, kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
     CollectiveCall call = make_call(rank.rank);
     call.communicator = &rank.communicator;
     call.window = &rank.window;
     call.nodes = rank.nodes;
     call.segment_bytes = 256;
-    finish(algorithm.run(call), random);
+    co_await algorithm.run(call);
     traffic[static_cast<std::size_t>(rank.rank)] = {rank.communicator.bytes_sent(),
                                                     rank.window.bytes_moved()};
   });

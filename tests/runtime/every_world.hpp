@@ -38,13 +38,13 @@ inline std::vector<Setting> cpu_settings() {
     settings.push_back({.name = "SharedLate",
                         .size = size,
                         .network = {.longest_delay = 200us, .seed = 7, .rendezvous = true}});
-    settings.push_back({.name = "SwitchedOff", .size = size});
-    settings.back().config.shared_memory = false;
     settings.push_back({.name = "SmallPieces", .size = size});
     settings.back().config.segment_bytes = 64;
     settings.back().config.staging_bytes = 4096;
     settings.back().config.fusion = false;
   }
+  settings.push_back({.name = "SwitchedOff", .size = 3});
+  settings.back().config.shared_memory = false;
   return settings;
 }
 

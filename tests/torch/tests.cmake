@@ -160,14 +160,17 @@ if(TARGET kolo)
     set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
   endfunction()
   # Without the tests of whole models, which torch_test.np3 runs in shared memory, too.
-  kolo_add_torch_test(np4 4 "" "${above_reductions}:Models/*:*CheckpointOf*:*ShardedTraining*")
+  set(complex ":ComplexParameters*")  # run by torch_test.np3
+  kolo_add_torch_test(np4 4 ""
+    "${above_reductions}${complex}:Models/*:*CheckpointOf*:*ShardedTraining*")
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${above_reductions}:*.FiftySteps_EndAlike/*")
+    "${above_reductions}${complex}:*.FiftySteps_EndAlike/*")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
-  string(CONCAT not_on_nodes "${above_reductions}"
+  string(CONCAT not_on_nodes "${above_reductions}${complex}"
     ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*"
-    ":*CheckpointOf*:*ShardedTraining*")
+    ":*CheckpointOf*:*ShardedTraining*:GatheredFrozen*:FrozenCheckpoints*:Deferred*"
+    ":Models/*/recurrent:Models/*/convolutional")
   kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2 "${not_on_nodes}")
   # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
   # of it, and one group after the other (KOLO_TEST_GROUPS=in_turn), by hand.

@@ -77,13 +77,22 @@ class FakeNetwork {
   bool is_dead(int rank) const { return is_dead_[static_cast<std::size_t>(rank)]; }
   void kill(int rank) { is_dead_[static_cast<std::size_t>(rank)] = true; }
 
+  /// The time that decides which messages have arrived.
+  std::chrono::steady_clock::time_point now() const {
+    if (!options_.has_virtual_time) return std::chrono::steady_clock::now();
+    return std::chrono::steady_clock::time_point(virtual_time_.load());
+  }
+  void advance(std::chrono::steady_clock::duration time) {
+    virtual_time_ = virtual_time_.load() + time;
+  }
+
   std::shared_ptr<Message> send(int channel, int source, int destination, int tag,
                                 std::span<const std::byte> data) {
     auto message = std::make_shared<Message>();
     message->source = source;
     message->tag = tag;
     message->data.assign(data.begin(), data.end());
-    message->due = std::chrono::steady_clock::now() + random_delay();
+    message->due = now() + random_delay();
     if (is_dead(source) || is_dead(destination)) return message;
     Mailbox& mailbox = mailbox_of(channel, destination);
     const std::lock_guard lock(mailbox.lock);  // plug_in reads messages under this lock
@@ -106,7 +115,7 @@ class FakeNetwork {
       const std::lock_guard mailbox_lock(mailbox.lock);
       for (const auto& message : mailbox.messages) {
         if (is_cut(message->source, place.second)) continue;
-        message->due = std::min(message->due, std::chrono::steady_clock::now());
+        message->due = std::min(message->due, now());
       }
     }
   }
@@ -158,6 +167,7 @@ class FakeNetwork {
   const std::shared_ptr<FakeGpuHub> hub_;
   std::mutex lock_;
   std::mt19937_64 random_;
+  std::atomic<std::chrono::steady_clock::duration> virtual_time_{};
   std::vector<std::atomic<bool>> is_dead_;
   std::vector<std::atomic<bool>> is_unplugged_;
   std::map<std::pair<int, int>, Mailbox> mailboxes_;

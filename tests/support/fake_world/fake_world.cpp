@@ -23,8 +23,6 @@
 namespace kolo::test {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 std::shared_ptr<SharedWindow> make_window_of(const std::shared_ptr<FakeMemory>& memory, int rank,
                                              std::size_t segment_bytes) {
   std::vector<SharedWindow::Segment> segments;
@@ -70,7 +68,7 @@ class FakeCommunicator final : public Communicator {
     comm::check_message(*this, 0, rank_, tag);
     const std::lock_guard lock(mailbox_.lock);
     match();
-    const auto now = Clock::now();  // read once, as in match
+    const auto now = network_->now();  // read once, as in match
     for (const auto& message : mailbox_.messages) {
       if (message->tag != tag || message->due > now) continue;
       const auto member = std::find(ranks_.begin(), ranks_.end(), message->source);
@@ -103,8 +101,8 @@ class FakeCommunicator final : public Communicator {
 
   /// Matches arrived messages to pending receives, in order. The caller holds the lock.
   void match() {
-    const auto now =
-        Clock::now();  // read once: a later receive must not match what an earlier one missed
+    // Read once: a later receive must not match what an earlier one missed.
+    const auto now = network_->now();
     for (Receive& receive : receives_) {
       if (receive.is_done) continue;
       const auto found = std::find_if(

@@ -22,6 +22,7 @@ struct FakeOptions {
   int nodes = 1;  ///< contiguous blocks of ranks that share memory
   /// A message's random delay is at most this, drawn from `seed`. Order holds per (sender, tag).
   std::chrono::microseconds longest_delay{0};
+  bool has_virtual_time = false;  ///< messages arrive as FakeNetwork::advance() says
   std::uint64_t seed = 1;
   /// A send completes only once it has been received, as long messages do in MPI.
   bool rendezvous = false;

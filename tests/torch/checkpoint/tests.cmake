@@ -44,13 +44,13 @@ if(NOT KOLO_SANITIZE)
     target_link_libraries(training_victim PRIVATE kolo_kill_at kolo)
     kolo_precompile_torch(training_victim)
     set(kill kill_test.py)
-    kolo_add_checkpoint_test(checkpoint_kill.calls.np1 ${kill} 1 training_victim --every 6 calls)
+    kolo_add_checkpoint_test(checkpoint_kill.calls.np1 ${kill} 1 training_victim --every 12 calls)
     kolo_add_checkpoint_test(checkpoint_kill.calls.np2 ${kill} 2 training_victim
-      --ranks 2 --every 6 calls)
+      --ranks 2 --every 10 calls)
     kolo_add_checkpoint_test(checkpoint_kill.moments.np1 ${kill} 1 training_victim
-      --times 8 moments)
+      --times 4 moments)
     kolo_add_checkpoint_test(checkpoint_kill.moments.np2 ${kill} 2 training_victim
-      --ranks 2 --times 10 moments)
+      --ranks 2 --times 6 moments)
     set(jobs two_jobs_test.py)
     kolo_add_checkpoint_test(checkpoint_two_jobs.np1 ${jobs} 2 training_victim --rounds 12)
     kolo_add_checkpoint_test(checkpoint_two_jobs.np2 ${jobs} 4 training_victim
