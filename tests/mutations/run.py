@@ -99,15 +99,17 @@ class Device(Algorithms):
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in
                 ("api/allreduce", "api/collectives", "api/join", "api/process_set",
-                  "api/process_set_independence", "device/coded_exchange", "device/device",
+                 "api/process_set_independence", "device/coded_exchange", "device/device",
                  "device/device_buffers", "device/device_errors", "device/device_exchange",
-                 "device/device_groups", "device/device_life", "device/device_registration")])
+                 "device/device_groups", "device/device_life", "device/device_registration",
+                 "device/launch_order")])
     libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
                                        check=False).stdout.split()
 
     @staticmethod
     def command(program, _):
-        return [program, "--gtest_fail_fast", "--gtest_filter=*Gpu*:*Device*:*CodedExchange*"]
+        return [program, "--gtest_fail_fast",
+                "--gtest_filter=*Gpu*:*Device*:*CodedExchange*:LaunchOrder*"]
 
 
 SUITES = {"protocol": Protocol, "algorithms": Algorithms, "device": Device}

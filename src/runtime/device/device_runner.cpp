@@ -30,11 +30,11 @@ class Turn {
   Turn(const Turn&) = delete;  // it ends once
   Turn& operator=(const Turn&) = delete;
   ~Turn() {
-    if (ticket > 0) order_.leave(ticket);
+    if (ticket.number > 0) order_.leave(ticket);
     is_launching_ = false;
   }
 
-  std::uint64_t ticket = 0;  // none yet
+  LaunchOrder::Ticket ticket;  // none yet
 
  private:
   LaunchOrder& order_;
@@ -131,12 +131,18 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
   }
 }
 
-void DeviceRunner::refuse_after_shutdown(const Request& request) const {
+void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) const {
+  const std::string what = describe(request) + " on process set " + path_.name + ": ";
+  if (is_world_lost) {
+    throw AgreedFailure{
+        {ErrorKind::PeerLost,
+         what + "the world has lost a rank, and with it the common order of launches on GPUs. "
+                "Start again without that rank; on the CPU the set works on."}};
+  }
   throw AgreedFailure{
       {ErrorKind::Shutdown,
-       describe(request) + " on process set " + path_.name +
-           ": rank 0 of the world has shut Kolo down, and it orders launches on GPUs. Shut Kolo "
-           "down on rank 0 only after the last operation of every process set."}};
+       what + "rank 0 of the world has shut Kolo down, and it orders launches on GPUs. Shut Kolo "
+              "down on rank 0 only after the last operation of every process set."}};
 }
 
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
@@ -150,7 +156,9 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   if (is_ordered) {
     turn.emplace(order_, is_launching_);
     co_await order_.enter(path_, turn->ticket);
-    if (turn->ticket == 0) refuse_after_shutdown(batch.front()->request);
+    if (turn->ticket.number == 0) {
+      refuse_launch(batch.front()->request, turn->ticket.is_world_lost);
+    }
     wait_for_other_sets();
   }
   comm::Gpu& gpu = gpu_.get();
@@ -227,7 +235,6 @@ void DeviceRunner::release() {
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.abandon();
-  order_.give_up(path_.world_ranks.size());
   if (communicator_ == nullptr) return;
   abort_.begin(std::move(communicator_), reason,
                backend_ ? backend_->take_all() : std::vector<std::shared_ptr<void>>{});

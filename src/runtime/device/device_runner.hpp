@@ -83,7 +83,7 @@ class DeviceRunner {
  private:
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
-  [[noreturn]] void refuse_after_shutdown(const Request& request) const;
+  [[noreturn]] void refuse_launch(const Request& request, bool is_world_lost) const;
   void wait_for_other_sets();
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
 

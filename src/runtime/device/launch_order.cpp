@@ -13,8 +13,6 @@ constexpr int kQuestion = 0;  // without members: the last one of its rank
 constexpr int kAnswer = 1;
 constexpr int kClosing = 2;  // from rank 0, empty
 
-constexpr std::uint64_t kNoTicket = 0;
-
 // A probe costs MPI a microsecond, and every lane would make one in every progress step.
 constexpr std::chrono::nanoseconds kQuestionInterval = std::chrono::microseconds(50);
 constexpr std::chrono::nanoseconds kClosingInterval = std::chrono::milliseconds(10);
@@ -24,17 +22,7 @@ constexpr std::chrono::seconds kDemand{1};
 // Ranks usually shut down at the same time. One that has shut down receives nothing any more.
 constexpr std::chrono::milliseconds kTimeToClose{50};
 
-/// Awaitable: a transfer of a communicator that several threads use.
-struct Locked {
-  std::mutex& lock;
-  Transfer& transfer;
-
-  bool ready() {
-    const std::lock_guard guard(lock);
-    return transfer.ready();
-  }
-};
-
+/// Awaitable: until `look` is true.
 template <class Look>
 struct When {
   Look look;
@@ -48,7 +36,7 @@ LaunchOrder::~LaunchOrder() {
   for (Message& message : sending_) leak_intentionally(std::move(message.numbers));
 }
 
-Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
+Task LaunchOrder::enter(const DataPath& path, Ticket& ticket) {
   // If ranks took tickets before all had arrived, a late rank would hold up all later tickets.
   const Numbers here(1);
   Numbers all_here;
@@ -56,26 +44,52 @@ Task LaunchOrder::enter(const DataPath& path, std::uint64_t& ticket) {
   Numbers numbers(path.world_ranks.size() + 1);
   if (path.communicator->rank() == 0) co_await ask(path.world_ranks, numbers);
   co_await broadcast_numbers(path, numbers);
-  ticket = numbers.back();
-  if (ticket == kNoTicket) co_return;
+  ticket = {.number = numbers.back()};
+  if (ticket.number == 0) {
+    ticket.is_world_lost = numbers.front() != 0;
+    co_return;
+  }
   const std::uint64_t previous = numbers[static_cast<std::size_t>(path.communicator->rank())];
   const auto is_turn = [this, previous] { return is_turn_after(previous); };
   co_await When<decltype(is_turn)>{is_turn};
 }
 
-/// A rank receives answers in the order of its questions, whichever of its lanes asked.
+/// The answer stays zero if there is none, but for its first number, which says whether the world
+/// is lost. A rank receives answers in the order of its questions, whichever of its lanes asked.
 Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
-  const Numbers question(members.begin(), members.end());
-  Transfer sent;
-  Transfer received;
+  Message question{{members.begin(), members.end()}, {}};
+  Message reply{answer, {}};
+  bool is_answered = false;
+  const auto has_ended = [&] {
+    const std::lock_guard guard(lock_);
+    is_answered = question.transfer.ready() && reply.transfer.ready();
+    return is_answered || is_world_lost_;
+  };
   {
     const std::lock_guard guard(lock_);
-    if (asks_no_more_) co_return;  // the answer stays kNoTicket
-    sent = world_->send(std::as_bytes(std::span(question)), 0, kQuestion);
-    received = world_->receive(std::as_writable_bytes(std::span(answer)), 0, kAnswer);
+    if (!can_ask()) {
+      answer.front() = is_world_lost_;
+      co_return;
+    }
+    question.transfer = world_->send(std::as_bytes(std::span(question.numbers)), 0, kQuestion);
+    reply.transfer = world_->receive(std::as_writable_bytes(std::span(reply.numbers)), 0, kAnswer);
   }
-  co_await Locked{lock_, sent};
-  co_await Locked{lock_, received};
+  co_await When<decltype(has_ended)>{has_ended};
+  if (is_answered) {
+    answer = std::move(reply.numbers);
+    co_return;
+  }
+  answer.front() = 1;
+  leak_intentionally(std::move(question));
+  leak_intentionally(std::move(reply));
+}
+
+/// Also looks whether rank 0 is closing: where messages move on one thread, this rank may have
+/// computed since.
+bool LaunchOrder::can_ask() {
+  if (is_world_lost_) return false;
+  exchange_messages();
+  return !asks_no_more_;
 }
 
 bool LaunchOrder::is_turn_after(std::uint64_t previous) {
@@ -83,9 +97,9 @@ bool LaunchOrder::is_turn_after(std::uint64_t previous) {
   return is_given_up_ || last_left_ == previous;
 }
 
-void LaunchOrder::leave(std::uint64_t ticket) {
+void LaunchOrder::leave(const Ticket& ticket) {
   const std::lock_guard guard(lock_);
-  last_left_ = ticket;
+  last_left_ = ticket.number;
 }
 
 std::shared_ptr<CUevent_st> LaunchOrder::last_launched() {
@@ -98,10 +112,10 @@ void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
   last_launched_.swap(done);
 }
 
-void LaunchOrder::give_up(std::size_t ranks) {
+void LaunchOrder::give_up(bool is_world) {
   const std::lock_guard guard(lock_);
   is_given_up_ = true;
-  is_world_lost_ |= ranks == static_cast<std::size_t>(world_->size());
+  is_world_lost_ |= is_world;
 }
 
 void LaunchOrder::serve() {

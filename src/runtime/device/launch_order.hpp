@@ -24,9 +24,16 @@ namespace kolo::runtime {
 /// in different orders may deadlock.
 ///
 /// World rank 0 numbers the batches and tells each rank after which batch it may launch the next
-/// one. Once it has shut down, batches of other sets of several ranks fail. Any thread.
+/// one. Once it has shut down or the world has lost a rank, batches of other sets of several ranks
+/// fail. Any thread.
 class LaunchOrder {
  public:
+  /// A batch's place in the order.
+  struct Ticket {
+    std::uint64_t number = 0;    ///< 0: none, the batch fails
+    bool is_world_lost = false;  ///< which is the reason; otherwise world rank 0 has shut down
+  };
+
   /// `world` is a communicator of all ranks that nothing else uses.
   explicit LaunchOrder(std::unique_ptr<Communicator> world) : world_(std::move(world)) {}
   /// Abandons messages in flight and leaks their memory.
@@ -37,15 +44,16 @@ class LaunchOrder {
   /// Numbers the next batch of a process set once all its ranks have called this, and ends when it
   /// is this rank's turn to launch the batch. Collective over the set of `path`. From the call
   /// until `leave`, a rank that stalls holds up other process sets, so it runs no function of the
-  /// program meanwhile. The ticket is 0 on all ranks of the set if world rank 0 has shut down.
-  Task enter(const DataPath& path, std::uint64_t& ticket);
+  /// program meanwhile. All ranks of the set get the same ticket, or none.
+  Task enter(const DataPath& path, Ticket& ticket);
   /// Ends the turn: the batch has been launched or has failed.
-  void leave(std::uint64_t ticket);
+  void leave(const Ticket& ticket);
   /// The event after the batch with peers that this rank launched last; null: there is none.
   std::shared_ptr<CUevent_st> last_launched();
   void set_last_launched(std::shared_ptr<CUevent_st> done);
-  /// Call it after the loss of a rank of a set of `ranks`: from now on no rank waits for a turn.
-  void give_up(std::size_t ranks);
+  /// Call it after the loss of a rank of a set: from now on this rank waits for no turn, and where
+  /// the set is the world, for no answer of its rank 0.
+  void give_up(bool is_world);
   /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 then answers
   /// until no rank asks any more; ranks that go on are told, and notice it in `serve`.
   Task close();
@@ -78,6 +86,7 @@ class LaunchOrder {
   };
 
   Task ask(const std::vector<int>& members, Numbers& answer);
+  bool can_ask();
   void ask_no_more();
   void tell_the_others();
   void exchange_messages();
@@ -91,7 +100,7 @@ class LaunchOrder {
   std::uint64_t last_left_ = 0;
   std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
-  bool is_world_lost_ = false;  ///< all ranks know it
+  bool is_world_lost_ = false;  ///< so all ranks learn it
   bool asks_no_more_ = false;
   std::list<Message> sending_;     // abandoned, if at all, together with its memory
   std::vector<Transfer> closing_;  // nobody waits for these

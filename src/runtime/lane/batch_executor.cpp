@@ -30,6 +30,7 @@ BatchExecutor::BatchExecutor(const DataPath& data, std::optional<DeviceParts> de
   device_data_.emplace(std::move(device->data));
   device_runner_ = std::make_shared<DeviceRunner>(device->gpus, *device_data_, *launch_order_,
                                                   world.topology().local_rank);
+  is_world_ = !device->is_added;
   overlaps_ = device->is_added && has_peers_;
   if (device->is_added) launch_order_->expect_questions();
 }
@@ -77,6 +78,7 @@ bool BatchExecutor::is_idle() {
 
 void BatchExecutor::abort(const std::string& reason) {
   if (device_runner_ != nullptr) {
+    launch_order_->give_up(is_world_);
     device_runner_->abort(reason);
     leak_intentionally(device_runner_);
   }

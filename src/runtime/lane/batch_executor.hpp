@@ -96,6 +96,7 @@ class BatchExecutor {
   std::optional<DataPath> device_data_;
   std::shared_ptr<DeviceRunner> device_runner_;
   LaunchOrder* launch_order_ = nullptr;
+  bool is_world_ = false;
   bool overlaps_ = false;  // with other sets, from this point in the agreed order on
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;

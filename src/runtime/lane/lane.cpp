@@ -162,7 +162,7 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
     return end_stopped_batches(now) || has_progressed;
   }
   has_progressed |= control_.receive();
-  if (phase_ == Phase::Open) {
+  if (phase_ == Phase::Open || phase_ == Phase::Left) {
     if (const auto loss = control_.check_for_loss(now, needs_peers_)) declare_lost(*loss);
   }
   has_progressed |= advance_protocol(now);

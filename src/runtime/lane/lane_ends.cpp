@@ -34,7 +34,7 @@ void Lane::shut_down() {
     if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
     if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
       give_up_at =
-          later(Clock::now(), data_.longest_silence());  // losses are not detected from here on
+          later(Clock::now(), data_.longest_silence());  // silence is not detected from here on
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;

@@ -151,4 +151,36 @@ TEST(LossAtAnyMessageTest, LostControlMessage_LeavesTheRightValueOrAnError) {
   }
 }
 
+/// A rank that has left is still waiting for the others, which may die meanwhile.
+TEST(LossAtShutdownTest, DeathAtAnyMoment_EndsTheShutdownOfOthers) {
+  Config config = test_config();
+  config.lost_after = 60s;
+  std::atomic<bool> is_dead{true};
+  for (std::uint64_t skip = 0; is_dead; ++skip) {
+    SCOPED_TRACE("message " + std::to_string(skip));
+    is_dead = false;
+    run_ranks(2,
+              [&](FakeWorld& world) {
+                const std::shared_ptr<FakeWorld> inner(std::shared_ptr<void>(), &world);
+                const Fault death{.kind = Fault::Kind::Die,
+                                  .channel = kControlChannel,
+                                  .tag = Communicator::kTagCount - 1,
+                                  .skip = skip};
+                const bool is_victim = world.topology().rank == 1;
+                FaultWorld faulty(inner, is_victim ? std::vector{death} : std::vector<Fault>{},
+                                  [&] {
+                                    world.die();
+                                    is_dead = true;
+                                  });
+                Runtime runtime(options_in(faulty, config));
+                const auto begin = std::chrono::steady_clock::now();
+                runtime.shutdown();
+                EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+                world.die();  // ends the wait of the victim, which receives nothing
+              },
+              {.has_shared_memory = false});
+    ASSERT_LT(skip, 100u);
+  }
+}
+
 }  // namespace kolo::test::loss_test

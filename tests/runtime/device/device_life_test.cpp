@@ -3,6 +3,7 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -157,6 +159,38 @@ TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
               {.gpus_per_rank = 1});
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "somebody waited for a rank";
   }
+}
+
+/// World rank 0 dies and orders launches no more.
+TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
+  std::latch survivors_know(2);
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              const int rank = world.topology().rank;
+              FakeTensorPlace place(world.hub(), rank, world.topology().local_rank);
+              tensor_place = &place;
+              Config config = test_config();
+              config.lost_after = 60s;
+              {
+                Runtime runtime(options_in(world, config));
+                Runtime::set_thread_current(&runtime);
+                ProcessSet& set = runtime.add_process_set({1, 2});
+                if (rank == 0) {
+                  world.die();
+                  survivors_know.wait();
+                } else {
+                  const CountDown knows(survivors_know);
+                  sum_until_thrown<PeerLostError>(set, "the world has lost a rank");
+                  float one = 1.0F;
+                  const TensorView on_cpu{&one, DType::Float32, {1}, {}};
+                  allreduce(on_cpu, on_cpu,
+                            {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
+                  EXPECT_EQ(one, 2.0F);
+                }
+              }
+              tensor_place = nullptr;
+            },
+            {.gpus_per_rank = 1});
 }
 
 TEST_P(DeviceLifeTest, RemovedSetGivesBackWhatTheGpuLent) {

@@ -1,6 +1,8 @@
 #include "runtime/device/launch_order.hpp"
 
+#include <chrono>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +11,12 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "compression/registry.hpp"
+#include "kolo/config.hpp"
+#include "ops/registry.hpp"
+#include "runtime/data/data_path.hpp"
+#include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::launch_order_test {
 
@@ -71,6 +79,78 @@ TEST(LaunchOrderTest, MissingQuestionIsGivenUpWithTheOrder) {
     poll_once(order, state);
   }
   EXPECT_TRUE(state.answered.empty());
+}
+
+/// A process set of this rank alone, and the order over both ranks of the world.
+struct LoneSet {
+  explicit LoneSet(test::FakeWorld& world) : order(world.make_communicator()) {
+    const std::vector<int> own{world.topology().rank};
+    path.name = "alone";
+    path.world_ranks = own;
+    path.communicator = world.make_communicator(own, 1);
+    path.node_of_rank = {0};
+    order.expect_questions();
+  }
+
+  const Config config;
+  const ops::Registry algorithms;
+  const compression::Registry compressors;
+  DataPath path{{algorithms, compressors, {}}, config};
+  LaunchOrder order;
+};
+
+/// Polls for a while. @return whether the task has ended
+bool ends(Task& task) {
+  using Clock = std::chrono::steady_clock;
+  const auto limit = Clock::now() + std::chrono::milliseconds(200);
+  while (Clock::now() < limit) {
+    if (task.poll() == Progress::Done) return true;
+  }
+  return false;
+}
+
+TEST(LaunchOrderTest, QuestionAfterRankZeroHasGivenUpClosing_GetsNoTicket) {
+  std::latch has_given_up(1);
+  test::run_ranks(2, [&](test::FakeWorld& world) {
+    LoneSet set(world);
+    if (world.topology().rank == 0) {
+      Task closing = set.order.close();
+      EXPECT_FALSE(ends(closing)) << "rank 1 has not answered";
+      has_given_up.count_down();
+      return;
+    }
+    has_given_up.wait();  // computes, without a look at messages
+    LaunchOrder::Ticket ticket{.number = 1};
+    Task entering = set.order.enter(set.path, ticket);
+    EXPECT_TRUE(ends(entering));
+    EXPECT_EQ(ticket.number, 0u);
+    EXPECT_FALSE(ticket.is_world_lost);
+  });
+}
+
+TEST(LaunchOrderTest, LossOfTheWorld_EndsTheWaitForAnAnswer) {
+  std::latch may_end(1);
+  test::run_ranks(2, [&](test::FakeWorld& world) {
+    LoneSet set(world);
+    if (world.topology().rank == 0) {
+      may_end.wait();  // answers nothing
+      return;
+    }
+    LaunchOrder::Ticket ticket{.number = 1};
+    Task entering = set.order.enter(set.path, ticket);
+    set.order.give_up(/*is_world=*/false);
+    EXPECT_FALSE(ends(entering));
+    set.order.give_up(/*is_world=*/true);
+    EXPECT_TRUE(ends(entering));
+    EXPECT_EQ(ticket.number, 0u);
+    EXPECT_TRUE(ticket.is_world_lost);
+    LaunchOrder::Ticket next{.number = 1};
+    Task again = set.order.enter(set.path, next);
+    EXPECT_TRUE(ends(again));
+    EXPECT_EQ(next.number, 0u);
+    EXPECT_TRUE(next.is_world_lost);
+    may_end.count_down();
+  });
 }
 
 }  // namespace kolo::runtime::launch_order_test
