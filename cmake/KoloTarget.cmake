@@ -62,6 +62,18 @@ function(kolo_internal_includes target)
     "$<$<COMPILE_LANGUAGE:CXX>:${KOLO_FLATBUFFERS_INCLUDE_DIR}>")
 endfunction()
 
+# kolo_add_precompiled(<name> <library> <header>...): headers, which need <library>, for executables
+# with REUSE_FROM. Not with Clang, which refuses precompiled headers from ccache.
+function(kolo_add_precompiled name library)
+  set(source "${PROJECT_BINARY_DIR}/generated/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "int main() {}\n" @ONLY)
+  # An executable, since the position-independent code of libraries is of another kind.
+  add_executable(${name} EXCLUDE_FROM_ALL "${source}")
+  kolo_configure_target(${name})
+  target_link_libraries(${name} PRIVATE ${library})
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+
 # kolo_flatbuffers(<target> <schema>...): adds <folder>/<name>_generated.h for each
 # <folder>/<name>.fbs of the current source directory.
 function(kolo_flatbuffers target)

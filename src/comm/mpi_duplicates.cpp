@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,25 @@ MpiComm duplicate(MPI_Comm original) {
 
 int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
 
+/// The next message of `peer`, once it is there. Throws BackendError if none comes: after a loss,
+/// only some ranks may know that nothing can be drained any more.
+MPI_Status await_message(MPI_Comm communicator, int peer) {
+  constexpr auto kLongest = std::chrono::seconds(10);
+  constexpr auto kPause = std::chrono::microseconds(20);
+  const auto give_up_at = std::chrono::steady_clock::now() + kLongest;
+  MPI_Status status;
+  for (;;) {
+    int is_here = 0;
+    KOLO_MPI_TRY(MPI_Iprobe(peer, MPI_ANY_TAG, communicator, &is_here, &status));
+    if (is_here != 0) return status;
+    if (std::chrono::steady_clock::now() > give_up_at) {
+      throw BackendError("a communicator's duplicates: nothing came from rank " +
+                         std::to_string(peer) + ", which has not freed them");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 /// Receives all pending messages, because a later communicator may reuse this one's id. Messages of
 /// a sender arrive in order, so a final one under the last tag ends the search. Collective.
 void drain(MPI_Comm communicator) {
@@ -53,8 +75,7 @@ void drain(MPI_Comm communicator) {
   std::vector<std::byte> ignored;
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = -1; tag != last_tag;) {
-      MPI_Status status;
-      KOLO_MPI_TRY(MPI_Probe(peer, MPI_ANY_TAG, communicator, &status));
+      MPI_Status status = await_message(communicator, peer);
       int bytes = 0;
       KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &bytes));
       ignored.resize(static_cast<std::size_t>(bytes));

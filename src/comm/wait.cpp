@@ -44,16 +44,22 @@ void wait(Task task, Deadline deadline) {
   run(std::move(task), deadline, [] {});
 }
 
-void wait(Task task, Deadline deadline, World& world) {
+void wait(Task task, Deadline deadline, const NeededRanks& needed) {
+  World& world = needed.world;
   bool was_death_seen = false;
   try {
     run(std::move(task), deadline, [&] {
       if (MessagingThread* const thread = world.messaging_thread()) thread->serve();
+      needed.check();
       std::vector<int> dead = world.dead_peers();
+      std::erase_if(dead, [&](int rank) {
+        return std::ranges::find(needed.ranks, rank) == needed.ranks.end();
+      });
       // Messages that a rank sent before it died may have arrived meanwhile: poll once more.
       if (!std::exchange(was_death_seen, !dead.empty())) return;
       std::sort(dead.begin(), dead.end());  // names all of them: others end after the first
-      throw PeerLostError(list_ranks(dead) + " died while Kolo started: the process has ended");
+      throw PeerLostError(list_ranks(dead) + " died while " + needed.step +
+                          ": the process has ended");
     });
   } catch (const TimeoutError&) {
     world.mark_broken();

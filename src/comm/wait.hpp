@@ -1,5 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <span>
+#include <string>
+
 #include "base/deadline.hpp"
 #include "comm/world.hpp"
 #include "kolo/task.hpp"
@@ -10,8 +14,16 @@ namespace kolo::comm {
 /// Rethrows the task's exception. Throws TimeoutError and destroys the task after the deadline.
 void wait(Task task, Deadline deadline);
 
-/// The same for a task that needs all ranks of `world`: also throws PeerLostError once one of them
-/// has died. Marks the world as broken if it abandons the task.
-void wait(Task task, Deadline deadline, World& world);
+/// The ranks that a blocking step needs.
+struct NeededRanks {
+  World& world;
+  std::span<const int> ranks;
+  std::string step;                     ///< completes "rank 1 died while "
+  std::function<void()> check = [] {};  ///< throws PeerLostError if one is lost in another way
+};
+
+/// The same for a task that needs these ranks: also throws PeerLostError once one of them has died.
+/// Marks the world as broken if it abandons the task.
+void wait(Task task, Deadline deadline, const NeededRanks& needed);
 
 }  // namespace kolo::comm

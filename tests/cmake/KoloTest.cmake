@@ -111,22 +111,17 @@ function(kolo_compile_quickly target)
 endfunction()
 
 # kolo_precompile_torch(<executable>): for tests that include LibTorch's headers, which take longer
-# to compile than the tests do. Not with Clang, which refuses precompiled headers from ccache.
+# to compile than the tests do.
 function(kolo_precompile_torch name)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
   endif()
   if(NOT TARGET kolo_torch_precompiled)
-    file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/torch_precompiled.cpp"
-      CONTENT "int main() {}\n" @ONLY)
-    # An executable, since the position-independent code of libraries is of another kind.
-    add_executable(kolo_torch_precompiled EXCLUDE_FROM_ALL
-      "${PROJECT_BINARY_DIR}/generated/torch_precompiled.cpp")
-    kolo_configure_target(kolo_torch_precompiled)
+    kolo_add_precompiled(kolo_torch_precompiled kolo <torch/torch.h> <gtest/gtest.h>)
     kolo_compile_quickly(kolo_torch_precompiled)
-    target_link_libraries(kolo_torch_precompiled PRIVATE kolo GTest::gtest)
-    target_precompile_headers(kolo_torch_precompiled PRIVATE <torch/torch.h> <gtest/gtest.h>)
+    target_link_libraries(kolo_torch_precompiled PRIVATE GTest::gtest)
   endif()
+  target_link_libraries(${name} PRIVATE GTest::gtest)  # whose definitions are the headers', too
   target_precompile_headers(${name} REUSE_FROM kolo_torch_precompiled)
 endfunction()
 

@@ -6,6 +6,9 @@ target_link_libraries(mpi_start PRIVATE MPI::MPI_C)
 foreach(way IN ITEMS start start_static join join_single late)
   kolo_add_mpirun_test(mpi_start.${way} 2 60 $<TARGET_FILE:mpi_start> ${way})
 endforeach()
+add_test(NAME mpi_start.freed_after_loss
+  COMMAND ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 2 $<TARGET_FILE:mpi_start> freed_after_loss)
+kolo_set_mpirun_properties(mpi_start.freed_after_loss 2 60 SLEEPS)
 add_test(NAME mpi_start.alone COMMAND mpi_start alone)
 add_test(NAME mpi_start.too_early COMMAND mpi_start too_early)
 add_test(NAME mpi_start.never

@@ -14,6 +14,7 @@
 
 #include "comm/launcher.hpp"
 #include "comm/make_world.hpp"
+#include "comm/mpi_environment.hpp"
 #include "comm/mpi_handles.hpp"
 #include "comm/mpi_world.hpp"
 #include "comm/self_world.hpp"
@@ -142,6 +143,22 @@ void late() {
   MPI_Finalize();
 }
 
+/// Rank 1 knows of a loss, after which it waits for nobody; rank 0 has not learned of it.
+void freed_after_loss() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &copy);
+  {
+    const auto world = kolo::comm::make_world(kolo::Config{}, MPI_Comm_c2f(copy));
+  }
+  if (rank == 1) kolo::comm::mpi_environment::mark_broken();
+  MPI_Comm_free(&copy);
+  MPI_Finalize();
+}
+
 /// Rank 1 does not start MPI: the others wait in MPI_Init.
 void never() {
   const auto launcher = kolo::comm::find_launcher();
@@ -188,10 +205,15 @@ int main(int argc, char** argv) {
     const char* name;
     void (*run)();
   };
-  constexpr Scenario kScenarios[] = {{"start", start},         {"start_static", start_static},
-                                     {"join", join},           {"join_single", join_single},
-                                     {"late", late},           {"never", never},
-                                     {"singleton", singleton}, {"too_early", too_early},
+  constexpr Scenario kScenarios[] = {{"start", start},
+                                     {"start_static", start_static},
+                                     {"join", join},
+                                     {"join_single", join_single},
+                                     {"late", late},
+                                     {"never", never},
+                                     {"freed_after_loss", freed_after_loss},
+                                     {"singleton", singleton},
+                                     {"too_early", too_early},
                                      {"alone", alone}};
   for (const Scenario& scenario : kScenarios) {
     if (argc == 2 && std::strcmp(argv[1], scenario.name) == 0) {

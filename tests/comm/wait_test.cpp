@@ -1,5 +1,6 @@
 #include "comm/wait.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -42,6 +43,10 @@ std::string error_of(Call call) {
   return {};
 }
 
+const std::array<int, 3> kRanks{0, 1, 2};
+
+NeededRanks all_of(World& world) { return {world, kRanks, "all waited"}; }
+
 TEST(WaitTest, Task_RunsToItsEnd) {
   std::atomic<bool> flag{true};
   bool has_ended = false;
@@ -79,11 +84,39 @@ TEST(WaitTest, DeathOfARank_EndsTheWait) {
     }
     std::atomic<bool> flag{false};
     bool has_ended = false;
-    const std::string text =
-        error_of<PeerLostError>([&] { wait(until(flag, has_ended), Deadline::never(), world); });
-    EXPECT_EQ(text, "rank 1 died while Kolo started: the process has ended");
+    const std::string text = error_of<PeerLostError>(
+        [&] { wait(until(flag, has_ended), Deadline::never(), all_of(world)); });
+    EXPECT_EQ(text, "rank 1 died while all waited: the process has ended");
     EXPECT_TRUE(world.is_broken());
     EXPECT_FALSE(has_ended);
+  });
+}
+
+TEST(WaitTest, DeathOfARankThatIsNotNeeded_IsNoError) {
+  test::run_ranks(3, [](test::FakeWorld& world) {
+    if (world.topology().rank == 1) {
+      world.die();
+      return;
+    }
+    while (world.dead_peers().empty()) std::this_thread::yield();
+    std::atomic<bool> flag{false};
+    bool has_ended = false;
+    const std::array<int, 2> needed{0, 2};
+    EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(20ms), {world, needed, "two waited"}),
+                 TimeoutError);
+  });
+}
+
+TEST(WaitTest, LossThatTheCheckFinds_EndsTheWait) {
+  test::run_ranks(1, [](test::FakeWorld& world) {
+    std::atomic<bool> flag{false};
+    bool has_ended = false;
+    NeededRanks needed = all_of(world);
+    needed.check = [] { throw PeerLostError("of a host"); };
+    EXPECT_EQ(
+        error_of<PeerLostError>([&] { wait(until(flag, has_ended), Deadline::never(), needed); }),
+        "of a host");
+    EXPECT_TRUE(world.is_broken());
   });
 }
 
@@ -91,7 +124,7 @@ TEST(WaitTest, AbandonedTaskOfAllRanks_MarksTheWorldBroken) {
   test::run_ranks(1, [](test::FakeWorld& world) {
     std::atomic<bool> flag{false};
     bool has_ended = false;
-    EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(5ms), world), TimeoutError);
+    EXPECT_THROW(wait(until(flag, has_ended), Deadline::after(5ms), all_of(world)), TimeoutError);
     EXPECT_TRUE(world.is_broken());
   });
 }
@@ -104,9 +137,9 @@ TEST(WaitTest, CompletedTasks_LeaveTheWorldIntact) {
   test::run_ranks(1, [](test::FakeWorld& world) {
     std::atomic<bool> flag{true};
     bool has_ended = false;
-    wait(until(flag, has_ended), Deadline::never(), world);
+    wait(until(flag, has_ended), Deadline::never(), all_of(world));
     EXPECT_TRUE(has_ended);
-    EXPECT_EQ(error_of<std::runtime_error>([&] { wait(fail(), Deadline::never(), world); }),
+    EXPECT_EQ(error_of<std::runtime_error>([&] { wait(fail(), Deadline::never(), all_of(world)); }),
               "from the task");
     EXPECT_FALSE(world.is_broken());
   });

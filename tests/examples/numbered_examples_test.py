@@ -117,7 +117,7 @@ class OwnCodec(NumberedExamples):
 
 class Pretrained(NumberedExamples):
     def test_any_number_of_ranks_resumes_and_fine_tunes(self):
-        for ranks, shard in ((1, "optimizer"), (2, "gradients"), (3, "optimizer")):
+        for ranks, shard in ((1, "optimizer"), (3, "gradients")):
             with self.subTest(ranks=ranks), tempfile.TemporaryDirectory() as folder:
                 output = self.run_example(ranks, "06_pretrain_sharded", shard, folder)
                 reached = self.accuracies(output)
@@ -141,7 +141,7 @@ class Pretrained(NumberedExamples):
 class InsideASimulation(NumberedExamples):
     def test_the_network_learns_the_reaction_and_replaces_it(self):
         os.environ["LD_PRELOAD"] = os.environ["KOLO_TEST_PRELOAD"]
-        for ranks in (2, 3, 4):
+        for ranks in (2, 3):
             with self.subTest(ranks=ranks):
                 *reaction, flame = self.accuracies(self.run_example(ranks,
                                                                     "09_inside_a_simulation"))

@@ -164,7 +164,7 @@ if(TARGET kolo)
   kolo_add_torch_test(np4 4 ""
     "${above_reductions}${complex}:Models/*:*CheckpointOf*:*ShardedTraining*")
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${above_reductions}${complex}:*.FiftySteps_EndAlike/*")
+    "${above_reductions}${complex}:*.FiftySteps_EndAlike/*:Models/*/recurrent")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
   string(CONCAT not_on_nodes "${above_reductions}${complex}"

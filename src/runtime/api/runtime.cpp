@@ -58,7 +58,7 @@ class Runtime::Parts {
     comm::wait(runtime::agree_on_start(
                    *lanes_.make_control_communicator(0, everybody),
                    {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
-               Deadline::after(config_.start_timeout), *world_);
+               Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
     add_set(0, everybody);
   }
 
@@ -87,7 +87,7 @@ class Runtime::Parts {
     std::shared_ptr<runtime::Lane> lane;
     std::unique_ptr<runtime::ProgressThread> progress_thread;
     if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
-      lane = lanes_.make(number, ranks);
+      lane = lanes_.make(number, ranks, world_lane());
       runtime::register_for_final_message(lane);
       progress_thread = std::make_unique<runtime::ProgressThread>(lane);
     }
@@ -121,6 +121,12 @@ class Runtime::Parts {
         progress_thread;  // null: closed, or this rank is not a member
     bool is_removed = false;
   };
+
+  /// Null while it is being made.
+  std::shared_ptr<runtime::Lane> world_lane() {
+    const std::lock_guard lock(sets_lock_);
+    return sets_.empty() ? nullptr : sets_.front().set->lane();
+  }
 
   Set* find(int number) {
     const auto found = std::find_if(sets_.begin(), sets_.end(),

@@ -104,6 +104,11 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
   return !drained.empty();
 }
 
+std::optional<ControlPlane::Loss> Lane::loss() {
+  const std::lock_guard lock(progress_mutex_);
+  return loss_;
+}
+
 void Lane::declare_silent_rank_lost() {
   if (const auto loss = control_.find_silent()) declare_lost(*loss);
 }

@@ -60,7 +60,8 @@ std::unique_ptr<Communicator> LaneFactory::make_control_communicator(
   return world_.make_communicator(ranks, channel_of(number, kControl));
 }
 
-std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks) {
+std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks,
+                                        const std::shared_ptr<Lane>& world) {
   Lane::Parts parts{{choices_, config_}};
   parts.data.name = name_of_set(number, ranks);
   parts.control.communicator = make_control_communicator(number, ranks);
@@ -70,7 +71,16 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   if (has_several_nodes(parts.data.node_of_rank)) {
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
   }
-  if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number);
+  const auto check = [&] {
+    const auto loss = world != nullptr ? world->loss() : std::nullopt;
+    if (!loss || std::ranges::find(ranks, loss->rank) == ranks.end()) return;
+    throw PeerLostError("process set " + parts.data.name + " cannot be made: rank " +
+                        std::to_string(loss->rank) + " " + loss->how);
+  };
+  const comm::NeededRanks members{
+      world_, ranks,
+      world == nullptr ? "Kolo started" : "process set " + parts.data.name + " was made", check};
+  if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   find_gpus(parts, number);
   return std::make_shared<Lane>(std::move(parts), world_);
 }
@@ -115,19 +125,21 @@ void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
   path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
 }
 
-void LaneFactory::share_memory(Lane::Parts& parts, int number) {
+void LaneFactory::share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members) {
   if (parts.data.nodes) {
-    share_memory_inside_nodes(parts, number);
+    share_memory_inside_nodes(parts, number, members);
     return;
   }
   Communicator& everybody = *parts.control.communicator;
   std::string problem;
-  parts.control.window = make_window(everybody, WindowHeaderExchange::segment_bytes(), problem);
+  parts.control.window =
+      make_window(everybody, WindowHeaderExchange::segment_bytes(), members, problem);
   if (parts.control.window == nullptr) warn(everybody, "agreement", problem);
-  parts.data.staging = make_staging(everybody, everybody, "data");
+  parts.data.staging = make_staging(everybody, everybody, members, "data");
 }
 
-void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
+void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number,
+                                            const comm::NeededRanks& members) {
   DataPath& path = parts.data;
   const auto rank = static_cast<std::size_t>(path.communicator->rank());
   std::vector<int> neighbours;
@@ -135,19 +147,23 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number) {
     if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
   }
   path.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
-  path.node_staging =
-      make_staging(*path.node_communicator, *parts.control.communicator, "data inside nodes");
+  path.node_staging = make_staging(*path.node_communicator, *parts.control.communicator, members,
+                                   "data inside nodes");
   path.nodes->window = path.node_staging.get();
 }
 
+void LaneFactory::wait(Task task, const comm::NeededRanks& members) const {
+  comm::wait(std::move(task), Deadline::after(config_.timeout), members);
+}
+
 /// Whether `holds` is true on all ranks of `communicator`. Collective.
-bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator) {
+bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator,
+                                 const comm::NeededRanks& members) {
   const auto size = static_cast<std::size_t>(communicator.size());
   const std::byte own{holds};
   std::vector<std::byte> all(size);
   const std::vector<std::size_t> one_each(size, 1);
-  comm::wait(gather_bytes(communicator, &own, all.data(), one_each),
-             Deadline::after(config_.timeout), world_);
+  wait(gather_bytes(communicator, &own, all.data(), one_each), members);
   return std::ranges::count(all, std::byte{1}) == communicator.size();
 }
 
@@ -155,10 +171,12 @@ bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator) {
 /// default, throws InvalidArgument on all ranks instead.
 std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours,
                                                         Communicator& everybody,
+                                                        const comm::NeededRanks& members,
                                                         const char* purpose) {
   std::string problem = "ranks of another node have none";
-  std::shared_ptr<SharedWindow> window = make_window(neighbours, config_.staging_bytes, problem);
-  if (is_true_on_all(window != nullptr, everybody)) return window;
+  std::shared_ptr<SharedWindow> window =
+      make_window(neighbours, config_.staging_bytes, members, problem);
+  if (is_true_on_all(window != nullptr, everybody, members)) return window;
   if (config_.staging_bytes > Config{}.staging_bytes) {
     throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config_.staging_bytes) +
                           ": no shared memory for " + purpose + ": " + problem + ". Choose less.");
@@ -169,11 +187,12 @@ std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours
 
 /// Null, on all ranks of `communicator`, if shared memory is not available.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
-                                                       std::size_t bytes, std::string& problem) {
+                                                       std::size_t bytes,
+                                                       const comm::NeededRanks& members,
+                                                       std::string& problem) {
   std::shared_ptr<SharedWindow> window;
   try {
-    comm::wait(world_.make_window(communicator, 0, bytes, window), Deadline::after(config_.timeout),
-               world_);
+    wait(world_.make_window(communicator, 0, bytes, window), members);
   } catch (const BackendError& error) {
     problem = error.what();
   }

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/wait.hpp"
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "runtime/data/data_path.hpp"
@@ -24,8 +25,10 @@ class LaneFactory {
 
   /// Makes the lane of the process set `number`, a number that no other live set has, over the
   /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
-  /// blocking. Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
-  std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks);
+  /// blocking. `world`: the world's lane, which knows of lost hosts; null for the world itself.
+  /// Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
+  std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks,
+                             const std::shared_ptr<Lane>& world);
 
   /// Ends what the lanes of all ranks have in common. Call it once this rank's lanes have stopped.
   /// Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.
@@ -33,13 +36,14 @@ class LaneFactory {
 
  private:
   void find_gpus(Lane::Parts& parts, int number);
-  void share_memory(Lane::Parts& parts, int number);
-  void share_memory_inside_nodes(Lane::Parts& parts, int number);
-  bool is_true_on_all(bool holds, Communicator& communicator);
+  void share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members);
+  void share_memory_inside_nodes(Lane::Parts& parts, int number, const comm::NeededRanks& members);
+  void wait(Task task, const comm::NeededRanks& members) const;
+  bool is_true_on_all(bool holds, Communicator& communicator, const comm::NeededRanks& members);
   std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
-                                            std::string& problem);
+                                            const comm::NeededRanks& members, std::string& problem);
   std::shared_ptr<SharedWindow> make_staging(Communicator& neighbours, Communicator& everybody,
-                                             const char* purpose);
+                                             const comm::NeededRanks& members, const char* purpose);
 
   comm::World& world_;
   const Config& config_;

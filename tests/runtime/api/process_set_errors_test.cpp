@@ -1,11 +1,13 @@
 // Errors when process sets are used incorrectly.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <latch>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "runtime/every_world.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::process_set_errors_test {
 
@@ -191,6 +194,56 @@ TEST(ProcessSetErrorsTest, Removal_EndsPendingWork) {
     }
     expect_sum_works(runtime, "x");
   });
+}
+
+constexpr int kAddedSetControlChannel = 6;
+
+/// Ranks 0 and 1 make a set, while rank 2 of the same host dies.
+TEST(ProcessSetLossTest, DeathOfARankThatIsNoMember_DoesNotKeepTheSetFromBeingMade) {
+  std::atomic<bool> is_death_seen{false};
+  run_ranks(3, [&](FakeWorld& world) {
+    const int rank = world.topology().rank;
+    std::vector<Fault> faults;
+    if (rank == 1) {  // the others wait for it
+      faults = {{.kind = Fault::Kind::Delay,
+                 .channel = kAddedSetControlChannel,
+                 .until = &is_death_seen}};
+    }
+    FaultWorld faulty(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
+    Config config = test_config();
+    config.lost_after = std::chrono::milliseconds(300);  // rank 2 receives nothing
+    Runtime runtime(options_in(faulty, config));
+    std::thread watcher([&] {
+      while (world.dead_peers().empty() && rank != 2) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // rank 0 looks often meanwhile
+      if (rank == 0) is_death_seen = true;
+    });
+    ProcessSet& set = runtime.add_process_set({0, 1});
+    if (rank == 2) world.die();
+    if (set.included()) expect_sum_works(set, "x");
+    watcher.join();
+  });
+}
+
+/// The world knows that a member's host is lost, which its set has no means of knowing yet.
+TEST(ProcessSetLossTest, LostHostOfAMember_EndsTheWaitForIt) {
+  run_ranks(2,
+            [&](FakeWorld& world) {
+              std::vector<Fault> faults;
+              if (world.topology().rank == 1) {
+                faults = {{.kind = Fault::Kind::Die, .channel = kAddedSetControlChannel}};
+              }
+              FaultWorld faulty(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world),
+                                faults);
+              Config config = test_config();
+              config.lost_after = std::chrono::seconds(1);
+              Runtime runtime(options_in(faulty, config));
+              const std::string text =
+                  text_thrown_by<PeerLostError>([&] { runtime.add_process_set({0, 1}); });
+              expect_contains(text, "process set {0, 1} cannot be made: rank");
+              expect_contains(text, "cannot be reached");
+            },
+            {.nodes = 2});
 }
 
 }  // namespace kolo::test::process_set_errors_test
