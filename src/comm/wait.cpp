@@ -23,15 +23,13 @@ void run(Task task, Deadline deadline, Check check) {
   for (;;) {
     const Progress progress = task.poll();
     if (progress == Progress::Done) return;
-    if (progress == Progress::Advanced) {
-      pause = kShortest;
-      continue;
-    }
+    if (progress == Progress::Advanced) pause = kShortest;
     if (deadline.has_passed()) {
       throw TimeoutError(
           "a collective step took too long: some rank did not take part. Start Kolo on every rank, "
           "or raise KOLO_START_TIMEOUT and KOLO_TIMEOUT.");
     }
+    if (progress == Progress::Advanced) continue;
     check();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongest);

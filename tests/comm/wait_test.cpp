@@ -75,6 +75,14 @@ TEST(WaitTest, PassedDeadline_EndsTheWait) {
   EXPECT_FALSE(has_ended);
 }
 
+Task advance_forever() {
+  for (;;) co_await yield();
+}
+
+TEST(WaitTest, PassedDeadline_EndsTheWaitForATaskThatAdvances) {
+  EXPECT_THROW(wait(advance_forever(), Deadline::after(10ms)), TimeoutError);
+}
+
 TEST(WaitTest, DeathOfARank_EndsTheWait) {
   test::run_ranks(3, [](test::FakeWorld& world) {
     if (world.topology().rank == 1) {

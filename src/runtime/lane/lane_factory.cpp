@@ -71,9 +71,13 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   if (has_several_nodes(parts.data.node_of_rank)) {
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
   }
-  const auto check = [&] {
+  const auto check = [&, patience = std::optional<Deadline>()]() mutable {
     const auto loss = world != nullptr ? world->loss() : std::nullopt;
-    if (!loss || std::ranges::find(ranks, loss->rank) == ranks.end()) return;
+    if (!loss) return;
+    // A member that learned of it before it began to make the set does not come any more.
+    if (!patience) patience = Deadline::after(longest_wait());
+    const bool is_member = std::ranges::find(ranks, loss->rank) != ranks.end();
+    if (!is_member && !patience->has_passed()) return;
     throw PeerLostError("process set " + parts.data.name + " cannot be made: rank " +
                         std::to_string(loss->rank) + " " + loss->how);
   };
@@ -85,11 +89,14 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   return std::make_shared<Lane>(std::move(parts), world_);
 }
 
+std::chrono::nanoseconds LaneFactory::longest_wait() const {
+  return config_.lost_after.count() > 0 ? config_.lost_after : Config().lost_after;
+}
+
 void LaneFactory::close() noexcept {
   if (launch_order_ == nullptr) return;
   // It ends even where losses are not detected: another rank may wait for this one outside Kolo.
-  const bool has_limit = config_.lost_after.count() > 0;
-  const auto deadline = Deadline::after(has_limit ? config_.lost_after : Config().lost_after);
+  const auto deadline = Deadline::after(longest_wait());
   try {
     // comm::wait would take a process that has shut down and ended for a loss.
     for (Task closing = launch_order_->close(); closing.poll() != Progress::Done;) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,8 @@ class LaneFactory {
   void close() noexcept;
 
  private:
+  /// For ranks that may never come.
+  std::chrono::nanoseconds longest_wait() const;
   void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members);
   void share_memory_inside_nodes(Lane::Parts& parts, int number, const comm::NeededRanks& members);

@@ -18,6 +18,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shared_buffer.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/every_world.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -222,6 +223,30 @@ TEST(ProcessSetLossTest, DeathOfARankThatIsNoMember_DoesNotKeepTheSetFromBeingMa
     if (rank == 2) world.die();
     if (set.included()) expect_sum_works(set, "x");
     watcher.join();
+  });
+}
+
+/// Rank 1 may have learned of the death before it began to make the set.
+TEST(ProcessSetLossTest, DeathOfARank_EndsTheWaitForAMemberThatDoesNotCome) {
+  std::latch rank_0_knows(1);
+  run_ranks(3, [&](FakeWorld& world) {
+    const int rank = world.topology().rank;
+    std::vector<Fault> faults;
+    if (rank == 1) faults = {{.kind = Fault::Kind::Drop, .channel = kAddedSetControlChannel}};
+    FaultWorld faulty(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
+    Config config = test_config();
+    config.lost_after = std::chrono::milliseconds(300);
+    Runtime runtime(options_in(faulty, config));
+    if (rank != 0) {
+      runtime.add_process_set({0, 1});
+      if (rank == 2) world.die();
+      rank_0_knows.wait();  // in shared memory even the dead rank could leave
+      return;
+    }
+    const CountDown knows(rank_0_knows);
+    const std::string text =
+        text_thrown_by<PeerLostError>([&] { runtime.add_process_set({0, 1}); });
+    expect_contains(text, "process set {0, 1} cannot be made: rank 2 died");
   });
 }
 

@@ -163,6 +163,7 @@ TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
 
 /// World rank 0 dies and orders launches no more.
 TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
+  std::barrier all_have_the_set(3);
   std::latch survivors_know(2);
   run_ranks(3,
             [&](FakeWorld& world) {
@@ -175,6 +176,7 @@ TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
                 Runtime runtime(options_in(world, config));
                 Runtime::set_thread_current(&runtime);
                 ProcessSet& set = runtime.add_process_set({1, 2});
+                all_have_the_set.arrive_and_wait();
                 if (rank == 0) {
                   world.die();
                   survivors_know.wait();

@@ -34,6 +34,15 @@ std::shared_ptr<SharedWindow> make_window_of(const std::shared_ptr<FakeMemory>& 
   return std::make_shared<SharedWindow>(rank, std::move(segments), memory);
 }
 
+/// Awaitable.
+struct AllArrived {
+  FakeNetwork& network;
+  const FakeNetwork::WindowRequest& request;
+  std::size_t members;
+
+  bool ready() const { return network.all_arrived(request, members); }
+};
+
 class FakeCommunicator final : public Communicator {
  public:
   FakeCommunicator(std::shared_ptr<FakeNetwork> network, std::vector<int> ranks, int rank,
@@ -201,7 +210,7 @@ Task FakeWorld::make_window(Communicator& communicator, int, std::size_t segment
   auto& fake = dynamic_cast<FakeCommunicator&>(communicator);
   const FakeNetwork::WindowRequest& request =
       network_->arrive(fake.channel(), fake.world_ranks(), fake.rank(), segment_bytes);
-  while (!network_->all_arrived(request, fake.world_ranks().size())) co_await yield();
+  co_await AllArrived{*network_, request, fake.world_ranks().size()};
   if (request.failure) throw BackendError("fake window: " + *request.failure);
   window = make_window_of(request.memory, fake.rank(), segment_bytes);
 }
