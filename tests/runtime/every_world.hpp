@@ -15,8 +15,9 @@ namespace kolo::test {
 
 /// Worlds of more than kEveryVariant ranks are for what depends on their size: trees, rings, nodes.
 inline constexpr int kEveryVariant = kIsSanitized ? 1 : 4;
-inline const std::vector<int> kSizes =
-    kIsSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 7};
+inline const std::vector<int> kSizes = kIsThreadSanitized ? std::vector<int>{3}
+                                       : kIsSanitized     ? std::vector<int>{1, 3}
+                                                          : std::vector<int>{1, 2, 3, 4, 7};
 
 /// Worlds of all sizes, with and without shared memory, with late messages or rendezvous sends, and
 /// with pieces so small that everything needs many of them.
