@@ -100,6 +100,10 @@ class Runtime {
   /// @return the set; the reference is valid as long as the Runtime lives
   /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
   /// @throws MismatchError, on all ranks, if the lists differ
+  /// @throws PeerLostError if a rank of the world is lost before all have agreed on the set, or a
+  /// member while the set is being made; or if a member does not come within KOLO_LOST_AFTER of
+  /// another loss
+  /// @throws TimeoutError after KOLO_TIMEOUT
   ProcessSet& add_process_set(std::vector<int> ranks);
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
   /// Collective over the world and blocking.

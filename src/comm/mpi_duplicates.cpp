@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
@@ -42,28 +43,28 @@ MpiComm duplicate(MPI_Comm original) {
 
 int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
 
-/// The next message of `peer`, once it is there. Throws BackendError if none comes: after a loss,
-/// only some ranks may know that nothing can be drained any more.
-MPI_Status await_message(MPI_Comm communicator, int peer) {
-  constexpr auto kLongest = std::chrono::seconds(10);
+/// The next message of `peer`, once it is there.
+MPI_Status await_message(MPI_Comm communicator, int peer, Deadline deadline) {
   constexpr auto kPause = std::chrono::microseconds(20);
-  const auto give_up_at = std::chrono::steady_clock::now() + kLongest;
   MPI_Status status;
   for (;;) {
+    const bool is_last_look = deadline.has_passed();
     int is_here = 0;
     KOLO_MPI_TRY(MPI_Iprobe(peer, MPI_ANY_TAG, communicator, &is_here, &status));
     if (is_here != 0) return status;
-    if (std::chrono::steady_clock::now() > give_up_at) {
-      throw BackendError("a communicator's duplicates: nothing came from rank " +
-                         std::to_string(peer) + ", which has not freed them");
+    if (is_last_look) {
+      throw BackendError("Kolo's messages over a communicator cannot be drained: rank " +
+                         std::to_string(peer) +
+                         " does not send its last one; it may have ended, or know of a loss");
     }
     std::this_thread::sleep_for(kPause);
   }
 }
 
 /// Receives all pending messages, because a later communicator may reuse this one's id. Messages of
-/// a sender arrive in order, so a final one under the last tag ends the search. Collective.
-void drain(MPI_Comm communicator) {
+/// a sender arrive in order, so a final one under the last tag ends the search. Collective. Throws
+/// BackendError after the deadline.
+void drain(MPI_Comm communicator, Deadline deadline) {
   int size = 1;
   KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
   const int last_tag = (count_channels() - 1) * Communicator::kTagCount;
@@ -75,7 +76,7 @@ void drain(MPI_Comm communicator) {
   std::vector<std::byte> ignored;
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = -1; tag != last_tag;) {
-      MPI_Status status = await_message(communicator, peer);
+      MPI_Status status = await_message(communicator, peer, deadline);
       int bytes = 0;
       KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &bytes));
       ignored.resize(static_cast<std::size_t>(bytes));
@@ -111,10 +112,12 @@ class MpiDuplicates::Pool {
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
     const bool frees = !is_finalizing && !mpi_environment::is_broken();
+    // Others may know of a loss, and drain nothing.
+    const auto deadline = Deadline::after(std::chrono::seconds(10));
     for (const std::shared_ptr<Pair>& pair : pairs_) {
       try {
         if (frees && !pair->is_in_use) {
-          drain(pair->base.get());
+          drain(pair->base.get(), deadline);
           continue;
         }
       } catch (const Error&) {
@@ -135,7 +138,7 @@ class MpiDuplicates::Pool {
     KOLO_MPI_TRY(MPI_Allreduce(&own_next, &next, 1, MPI_INT, MPI_MAX, original));
     pair.next_channel = next;
     if (next > count_channels() / 2) {
-      drain(pair.base.get());
+      drain(pair.base.get(), Deadline::never());
       pairs_[place] = std::make_shared<Pair>(original);
     }
     pairs_[place]->is_in_use = true;

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <ostream>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,16 +22,13 @@
 
 namespace kolo::test {
 
-#if defined(__SANITIZE_THREAD__)
-inline constexpr int kContractWorlds[] = {1, 3};  // ten times slower; races need no more
-inline constexpr int kContractWorldsOfNodes[] = {2, 6};
-#elif defined(__SANITIZE_ADDRESS__)
-inline constexpr int kContractWorlds[] = {1, 2, 3, 5};  // the least with two levels and a rest
-inline constexpr int kContractWorldsOfNodes[] = {2, 3, 6};
-#else
-inline constexpr int kContractWorlds[] = {1, 2, 3, 4, 7};
-inline constexpr int kContractWorldsOfNodes[] = {2, 3, 4, 6, 9};  // see scattered_nodes
-#endif
+using Worlds = std::vector<int>;
+inline const Worlds kContractWorlds = kIsThreadSanitized ? Worlds{1, 3}
+                                      : kIsSanitized     ? Worlds{1, 2, 3, 5}
+                                                         : Worlds{1, 2, 3, 4, 7};
+inline const Worlds kContractWorldsOfNodes = kIsThreadSanitized ? Worlds{2, 6}
+                                             : kIsSanitized     ? Worlds{2, 3, 6}
+                                                                : Worlds{2, 3, 4, 6, 9};
 inline constexpr std::size_t kContractWindowBytes = 4096;
 inline constexpr std::uint64_t kFirstSeed = 1;
 
@@ -66,9 +62,8 @@ using ContractCase = std::tuple<Algorithm, int>;
 inline auto contract_cases(const std::vector<Algorithm>& algorithms) {
   std::vector<ContractCase> cases;
   for (const Algorithm& algorithm : algorithms) {
-    std::span<const int> worlds = kContractWorlds;
-    if (algorithm.needs == Needs::Nodes) worlds = kContractWorldsOfNodes;
-    for (const int size : worlds) {
+    const bool has_nodes = algorithm.needs == Needs::Nodes;  // see scattered_nodes
+    for (const int size : has_nodes ? kContractWorldsOfNodes : kContractWorlds) {
       cases.emplace_back(algorithm, size);
     }
   }

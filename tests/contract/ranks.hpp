@@ -5,11 +5,15 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "contract/scattered_nodes.hpp"
 #include "kolo/algorithm.hpp"
@@ -119,16 +123,26 @@ inline void run_on_ranks(int size, std::size_t window_bytes, std::uint64_t seed,
 /// What a rank does, without blocking.
 using RankTask = std::function<Task(const Rank&)>;
 
-/// Polls the tasks until all have ended. A rank may be polled several times before another is.
+/// Polls the tasks of all ranks until they have ended. A rank may be polled several times before
+/// another is. Throws if none can go on.
 inline void poll_interleaved(std::vector<Task> tasks, FakeNetwork& network,
                              std::mt19937_64& random) {
-  while (!tasks.empty()) {
-    const std::size_t next = random() % tasks.size();
+  constexpr int kVainPolls = 1'000'000;  // in a second of virtual time, all messages have arrived
+  int vain_polls = 0;
+  std::vector<std::size_t> ranks(tasks.size());
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  while (!ranks.empty()) {
+    const std::size_t next = random() % ranks.size();
     for (std::size_t polls = 1 + random() % 4; polls > 0; --polls) {
       network.advance(std::chrono::microseconds(1));
-      if (tasks[next].poll() != Progress::Done) continue;
-      tasks.erase(tasks.begin() + static_cast<std::ptrdiff_t>(next));
+      const Progress progress = tasks[ranks[next]].poll();
+      vain_polls = progress == Progress::Waiting ? vain_polls + 1 : 0;
+      if (progress != Progress::Done) continue;
+      ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(next));
       break;
+    }
+    if (vain_polls > kVainPolls) {
+      throw std::runtime_error("no rank goes on: " + testing::PrintToString(ranks) + " still wait");
     }
   }
 }

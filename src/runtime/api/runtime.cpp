@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <numeric>
+#include <ranges>
 #include <utility>
 
 #include "base/creator_process.hpp"
@@ -71,7 +72,10 @@ class Runtime::Parts {
 
   void shutdown() {
     if (!is_in_creator_process() || std::exchange(is_shut_down_, true)) return;
-    for (Set& set : sets_) close(set, "Kolo has been shut down on this rank. Submit before that.");
+    // The world last: it knows of losses outside a set, which may keep the set from ending.
+    for (Set& set : std::views::reverse(sets_)) {
+      close(set, "Kolo has been shut down on this rank. Submit before that.");
+    }
     lanes_.close();
   }
 

@@ -93,8 +93,8 @@ bool ControlPlane::end_exchange() {
 std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point now,
                                                                bool needs_peers) {
   if (auto loss = watch_->check(now, needs_peers)) return loss;
-  const bool is_silent = header_exchange_->has_left(communicator_->rank());
-  if (!heartbeats_ || is_silent || header_exchange_->lost()) return std::nullopt;
+  const bool have_we_left = header_exchange_->has_left(communicator_->rank());
+  if (!heartbeats_ || have_we_left || header_exchange_->lost()) return std::nullopt;
   const std::optional<Loss> loss = heartbeats_->check(now);
   return loss ? watch_->announce(*loss, now) : std::nullopt;
 }

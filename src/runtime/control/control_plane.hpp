@@ -55,7 +55,7 @@ class ControlPlane {
   /// This rank has closed the set in an orderly way.
   void leave() { header_exchange_->leave(); }
   /// All ranks have left and no message of this rank is in flight: leaving is the last message that
-  /// a rank sends.
+  /// a rank sends, but for the news of a loss.
   bool have_all_left();
 
   std::uint64_t header_bytes() const { return header_exchange_->bytes_shown(); }

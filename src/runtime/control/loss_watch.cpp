@@ -33,7 +33,7 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
     if (!rank || header_exchange_.has_left(*rank)) continue;
     // A process may end once all ranks have left, and here its own leaving may not be read yet.
     const bool have_we_left = header_exchange_.has_left(set_.communicator->rank());
-    if (have_we_left && !std::exchange(was_death_seen_, true)) break;
+    if (have_we_left && std::exchange(suspect_, rank) != rank) break;
     return announce({*rank, "died: its process has ended"}, now);
   }
   if (now >= next_sample_ && needs_peers) {

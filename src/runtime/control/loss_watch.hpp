@@ -44,7 +44,7 @@ class LossWatch {
   Clock::time_point next_sample_{};
   std::vector<int> silent_;                    // in the latest complete interval
   std::optional<Clock::time_point> heard_at_;  // of a loss that a live rank has published
-  bool was_death_seen_ = false;                // after this rank has left
+  std::optional<int> suspect_;                 // seen dead once, after this rank has left
   bool is_reported_ = false;
 };
 

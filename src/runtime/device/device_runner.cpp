@@ -137,7 +137,7 @@ void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) con
     throw AgreedFailure{
         {ErrorKind::PeerLost,
          what + "the world has lost a rank, and with it the common order of launches on GPUs. "
-                "Start again without that rank; on the CPU the set works on."}};
+                "Start again without that rank; the set still works on the CPU."}};
   }
   throw AgreedFailure{
       {ErrorKind::Shutdown,

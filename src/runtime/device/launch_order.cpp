@@ -1,5 +1,6 @@
 #include "runtime/device/launch_order.hpp"
 
+#include <exception>
 #include <span>
 #include <utility>
 
@@ -74,14 +75,20 @@ Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
     question.transfer = world_->send(std::as_bytes(std::span(question.numbers)), 0, kQuestion);
     reply.transfer = world_->receive(std::as_writable_bytes(std::span(reply.numbers)), 0, kAnswer);
   }
-  co_await When<decltype(has_ended)>{has_ended};
+  std::exception_ptr error;
+  try {
+    co_await When<decltype(has_ended)>{has_ended};
+  } catch (...) {
+    error = std::current_exception();
+  }
   if (is_answered) {
     answer = std::move(reply.numbers);
     co_return;
   }
-  answer.front() = 1;
-  leak_intentionally(std::move(question));
+  leak_intentionally(std::move(question));  // MPI may still use their memory
   leak_intentionally(std::move(reply));
+  if (error) std::rethrow_exception(error);
+  answer.front() = 1;
 }
 
 /// Also looks whether rank 0 is closing: where messages move on one thread, this rank may have

@@ -163,7 +163,10 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
   }
   has_progressed |= control_.receive();
   if (phase_ == Phase::Open || phase_ == Phase::Left) {
-    if (const auto loss = control_.check_for_loss(now, needs_peers_)) declare_lost(*loss);
+    const bool may_ask = phase_ == Phase::Open;  // a rank that has left sends nothing but losses
+    if (const auto loss = control_.check_for_loss(now, needs_peers_ && may_ask)) {
+      declare_lost(*loss);
+    }
   }
   has_progressed |= advance_protocol(now);
   const BatchExecutor::Progress progress = executor_.advance(

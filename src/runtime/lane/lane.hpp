@@ -99,7 +99,7 @@ class Lane {
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
   /// progress step or not. The message is not sent if another thread never leaves its step.
   void publish_end(const std::string& how);
-  /// The loss of a rank, which has closed the set.
+  /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
   std::optional<ControlPlane::Loss> loss();
   /// Whether this process created the lane. A forked child has a copy, which must do nothing.
   bool is_in_creator_process() const { return creator_.is_current(); }

@@ -105,8 +105,9 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
 }
 
 std::optional<ControlPlane::Loss> Lane::loss() {
-  const std::lock_guard lock(progress_mutex_);
-  return loss_;
+  // A function of the program may be held in another thread's step.
+  const std::unique_lock lock(progress_mutex_, std::try_to_lock);
+  return lock.owns_lock() ? loss_ : std::nullopt;
 }
 
 void Lane::declare_silent_rank_lost() {

@@ -78,12 +78,14 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
     if (!patience) patience = Deadline::after(longest_wait());
     const bool is_member = std::ranges::find(ranks, loss->rank) != ranks.end();
     if (!is_member && !patience->has_passed()) return;
-    throw PeerLostError("process set " + parts.data.name + " cannot be made: rank " +
-                        std::to_string(loss->rank) + " " + loss->how);
+    throw PeerLostError("process set " + parts.data.name +
+                        " was not made: " + (is_member ? "" : "a member does not come, after ") +
+                        "rank " + std::to_string(loss->rank) + " " + loss->how);
   };
   const comm::NeededRanks members{
       world_, ranks,
-      world == nullptr ? "Kolo started" : "process set " + parts.data.name + " was made", check};
+      world == nullptr ? "Kolo started" : "process set " + parts.data.name + " was being made",
+      check};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   find_gpus(parts, number);
   return std::make_shared<Lane>(std::move(parts), world_);

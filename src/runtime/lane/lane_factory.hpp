@@ -26,7 +26,7 @@ class LaneFactory {
 
   /// Makes the lane of the process set `number`, a number that no other live set has, over the
   /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
-  /// blocking. `world`: the world's lane, which knows of lost hosts; null for the world itself.
+  /// blocking. `world`: the world's lane, which knows of lost ranks; null for the world itself.
   /// Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks,
                              const std::shared_ptr<Lane>& world);
@@ -36,7 +36,7 @@ class LaneFactory {
   void close() noexcept;
 
  private:
-  /// For ranks that may never come.
+  /// For ranks that may never come: KOLO_LOST_AFTER, or its default where that is 0.
   std::chrono::nanoseconds longest_wait() const;
   void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members);

@@ -16,6 +16,7 @@
 #include "kolo/config.hpp"
 #include "ops/registry.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/deaths.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::launch_order_test {
@@ -114,9 +115,9 @@ TEST(LaunchOrderTest, QuestionAfterRankZeroHasGivenUpClosing_GetsNoTicket) {
   test::run_ranks(2, [&](test::FakeWorld& world) {
     LoneSet set(world);
     if (world.topology().rank == 0) {
+      const test::CountDown gives_up(has_given_up);
       Task closing = set.order.close();
       EXPECT_FALSE(ends(closing)) << "rank 1 has not answered";
-      has_given_up.count_down();
       return;
     }
     has_given_up.wait();  // computes, without a look at messages
@@ -136,6 +137,7 @@ TEST(LaunchOrderTest, LossOfTheWorld_EndsTheWaitForAnAnswer) {
       may_end.wait();  // answers nothing
       return;
     }
+    const test::CountDown ends_here(may_end);
     LaunchOrder::Ticket ticket{.number = 1};
     Task entering = set.order.enter(set.path, ticket);
     set.order.give_up(/*is_world=*/false);
@@ -149,7 +151,6 @@ TEST(LaunchOrderTest, LossOfTheWorld_EndsTheWaitForAnAnswer) {
     EXPECT_TRUE(ends(again));
     EXPECT_EQ(next.number, 0u);
     EXPECT_TRUE(next.is_world_lost);
-    may_end.count_down();
   });
 }
 
