@@ -127,8 +127,9 @@ using RankTask = std::function<Task(const Rank&)>;
 /// another is. Throws if none can go on.
 inline void poll_interleaved(std::vector<Task> tasks, FakeNetwork& network,
                              std::mt19937_64& random) {
-  constexpr int kVainPolls = 1'000'000;  // in a second of virtual time, all messages have arrived
-  int vain_polls = 0;
+  // In that many microseconds of virtual time, all messages have arrived.
+  constexpr int kMaxIdlePolls = 1'000'000;
+  int idle_polls = 0;
   std::vector<std::size_t> ranks(tasks.size());
   std::iota(ranks.begin(), ranks.end(), std::size_t{0});
   while (!ranks.empty()) {
@@ -136,13 +137,14 @@ inline void poll_interleaved(std::vector<Task> tasks, FakeNetwork& network,
     for (std::size_t polls = 1 + random() % 4; polls > 0; --polls) {
       network.advance(std::chrono::microseconds(1));
       const Progress progress = tasks[ranks[next]].poll();
-      vain_polls = progress == Progress::Waiting ? vain_polls + 1 : 0;
+      idle_polls = progress == Progress::Waiting ? idle_polls + 1 : 0;
       if (progress != Progress::Done) continue;
       ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(next));
       break;
     }
-    if (vain_polls > kVainPolls) {
-      throw std::runtime_error("no rank goes on: " + testing::PrintToString(ranks) + " still wait");
+    if (idle_polls > kMaxIdlePolls) {
+      throw std::runtime_error("no rank can go on; these still wait: " +
+                               testing::PrintToString(ranks));
     }
   }
 }

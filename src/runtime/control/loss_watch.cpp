@@ -31,7 +31,7 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
   for (const int peer : dead) {
     const std::optional<int> rank = member(peer);
     if (!rank || header_exchange_.has_left(*rank)) continue;
-    // A process may end once all ranks have left, and here its own leaving may not be read yet.
+    // A process may end once all ranks have left, although this rank has not read its last message.
     const bool have_we_left = header_exchange_.has_left(set_.communicator->rank());
     if (have_we_left && std::exchange(suspect_, rank) != rank) break;
     return announce({*rank, "died: its process has ended"}, now);
