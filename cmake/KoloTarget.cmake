@@ -62,16 +62,24 @@ function(kolo_internal_includes target)
     "$<$<COMPILE_LANGUAGE:CXX>:${KOLO_FLATBUFFERS_INCLUDE_DIR}>")
 endfunction()
 
-# kolo_add_precompiled(<name> <library> <header>...): headers, which need <library>, for executables
-# with REUSE_FROM. Not with Clang, which refuses precompiled headers from ccache.
-function(kolo_add_precompiled name library)
-  set(source "${PROJECT_BINARY_DIR}/generated/${name}.cpp")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "int main() {}\n" @ONLY)
-  # An executable, since the position-independent code of libraries is of another kind.
-  add_executable(${name} EXCLUDE_FROM_ALL "${source}")
-  kolo_configure_target(${name})
-  target_link_libraries(${name} PRIVATE ${library})
-  target_precompile_headers(${name} PRIVATE ${ARGN})
+# kolo_precompile_headers(<target> <header>...): compiles headers of other projects once. Not where
+# each source is compiled by itself, which shows whether it includes what it uses; and not with
+# Clang, which refuses precompiled headers from ccache. With -fPIC, the headers serve libraries and
+# programs, which CMake compiles with -fPIE.
+function(kolo_precompile_headers target)
+  if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  endif()
+endfunction()
+
+# kolo_reuse_precompiled(<target> <other>): the headers that <other> has compiled, if it has any.
+function(kolo_reuse_precompiled target other)
+  get_target_property(headers ${other} PRECOMPILE_HEADERS)
+  if(headers)
+    target_precompile_headers(${target} REUSE_FROM ${other})
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+  endif()
 endfunction()
 
 # kolo_flatbuffers(<target> <schema>...): adds <folder>/<name>_generated.h for each

@@ -45,8 +45,8 @@ class TimeoutError : public Error {
   using Error::Error;
 };
 
-/// A rank died or stopped responding. Final: its process sets accept no further operations, and the
-/// others that were added none on GPUs.
+/// A rank died or stopped responding. Final: its process sets accept no further operations, and
+/// other added sets accept none on GPUs.
 class PeerLostError : public Error {
  public:
   using Error::Error;
