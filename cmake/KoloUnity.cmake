@@ -3,7 +3,7 @@
 # another has put into a compiler cache. Here paths are relative to the checkout. CMake 4.0 can do
 # so too, with UNITY_BUILD_RELOCATABLE.
 
-# Where LibTorch's headers are included, each compilation costs 7 s apart from its sources.
+# Even with precompiled headers, a compilation costs seconds apart from its sources.
 set(KOLO_SOURCES_TO_A_COMPILATION 16)
 
 # kolo_unite_sources(<folder>): the sources of every target of <folder> and of those below it.

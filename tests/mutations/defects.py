@@ -96,7 +96,7 @@ class Copy:
         unite = "kolo_unite_sources("  # does not unite sources with their own options
         text = text.replace(unite, f"""set_source_files_properties({paths}
   TARGET_DIRECTORY kolo_core kolo_checkpoint kolo_test_support
-  PROPERTIES COMPILE_OPTIONS "-O1;-w")
+  PROPERTIES COMPILE_OPTIONS "-O1;-w" SKIP_PRECOMPILE_HEADERS ON)
 {unite}""")
         if lists.read_text() != text:
             lists.write_text(text)

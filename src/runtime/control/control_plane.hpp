@@ -45,6 +45,9 @@ class ControlPlane {
 
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
   std::optional<Loss> check_for_loss(Clock::time_point now, bool needs_peers);
+  /// The first loss that any rank has published, as far as this rank knows: at once where headers
+  /// are in shared memory. Throws BackendError.
+  std::optional<Loss> published_loss() { return header_exchange_->lost(); }
   /// A rank that was silent recently.
   std::optional<Loss> find_silent() const { return watch_->find_silent(); }
   /// Tells the other ranks, logs it, and closes the coordinator.

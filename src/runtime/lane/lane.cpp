@@ -169,9 +169,10 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
     }
   }
   has_progressed |= advance_protocol(now);
-  const BatchExecutor::Progress progress = executor_.advance(
-      now, polls,
-      [&](const auto& operation, const std::exception_ptr& error) { complete(operation, error); });
+  const BatchExecutor::Progress progress =
+      executor_.advance(now, polls, [&](const auto& operation, const std::exception_ptr& error) {
+        complete(operation, error ? error : find_late_loss(*operation));
+      });
   if (progress.is_overdue) declare_silent_rank_lost();
   if (phase_ == Phase::Left && control_.have_all_left()) phase_ = Phase::AllLeft;
   return has_progressed || progress.has_progressed;

@@ -151,6 +151,8 @@ class Lane {
   void leave_when_closed();
   void declare_lost(const ControlPlane::Loss& loss);
   bool end_stopped_batches(Clock::time_point now);
+  std::exception_ptr find_late_loss(const Operation& operation);
+  std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
   void declare_silent_rank_lost();
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
   int world_rank(int rank) const { return data_.world_rank(rank); }

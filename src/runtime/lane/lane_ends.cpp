@@ -2,6 +2,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -95,13 +96,30 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
   LostBatches::Batches drained = executor_.take_drained(now);
   for (BatchQueue::Batch& batch : drained) {
     for (const auto& operation : batch.operations) {
-      complete(operation, std::make_exception_ptr(PeerLostError(
-                              what_of(*operation) + " on process set " + data_.name + ": rank " +
-                              std::to_string(world_rank(loss_->rank)) + " " + loss_->how)));
+      complete(operation, loss_error(*operation, *loss_));
     }
     leak_intentionally(std::move(batch));
   }
   return !drained.empty();
+}
+
+/// A rank that knows of a loss may already write where an operation on buffers has read. Null if no
+/// rank knew of one when the operation ended here.
+std::exception_ptr Lane::find_late_loss(const Operation& operation) {
+  if (!operation.request.is_on_buffers()) return nullptr;
+  try {
+    const std::optional<ControlPlane::Loss> loss = control_.published_loss();
+    return loss ? loss_error(operation, *loss) : nullptr;
+  } catch (const BackendError&) {  // what another rank has published is damaged
+    return std::current_exception();
+  }
+}
+
+std::exception_ptr Lane::loss_error(const Operation& operation,
+                                    const ControlPlane::Loss& loss) const {
+  return std::make_exception_ptr(
+      PeerLostError(what_of(operation) + " on process set " + data_.name + ": rank " +
+                    std::to_string(world_rank(loss.rank)) + " " + loss.how));
 }
 
 std::optional<ControlPlane::Loss> Lane::loss() {

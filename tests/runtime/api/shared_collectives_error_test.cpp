@@ -2,14 +2,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "kolo/algorithm.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shared_buffer.hpp"
+#include "kolo/task.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/shared_buffers.hpp"
 #include "runtime/values.hpp"
@@ -222,6 +226,52 @@ TEST_P(SharedCollectivesErrorTest, OneRanksWrongArguments_AreAnErrorOnAll) {
   run([&](Runtime& runtime) {
     const SharedBuffer buffer(4096, {.name = "memory"});
     for (const Case& item : wrong_arguments()) expect_error<InvalidArgument>(runtime, buffer, item);
+  });
+}
+
+// --- a lost rank ---
+
+std::latch* all_take_part = nullptr;
+std::latch* root_has_failed = nullptr;
+
+/// The root waits forever. Rank 1 ends without noticing that the root has given up meanwhile.
+Task broadcast_without_a_last_look(CollectiveCall call) {
+  all_take_part->count_down();
+  if (call.communicator->rank() == 1) {
+    root_has_failed->wait();
+    co_return;
+  }
+  for (;;) co_await yield();
+}
+
+// The root may overwrite its buffer as soon as its own operation has failed.
+TEST(SharedCollectivesLossTest, WhatIsReadAfterTheRootGaveUp_IsNoResult) {
+  Setting setting{.size = 3};
+  setting.config.broadcast = "own";
+  std::latch all(3);
+  std::latch root(1);
+  std::latch survivors(2);
+  all_take_part = &all;
+  root_has_failed = &root;
+  run_ranks(setting.size, [&](FakeWorld& world) {
+    InitOptions options = options_in(world, setting.config);
+    options.algorithms = {
+        {"own", Collective::Broadcast, Needs::PeerBuffers, true, broadcast_without_a_last_look}};
+    Runtime runtime(std::move(options));
+    Runtime::set_thread_current(&runtime);
+    const SharedBuffer buffer(4096);
+    Handle handle = broadcast_async(buffer, 0, 8, DType::Float32, 0, {.name = "x"});
+    if (runtime.rank() == 2) {
+      all.wait();
+      world.die();
+      survivors.wait();
+      return;
+    }
+    const std::string text = text_thrown_by<PeerLostError>([&] { handle.wait(); });
+    expect_contains(text, "broadcast 'x' on process set");
+    expect_contains(text, "rank 2 died");
+    if (runtime.rank() == 0) root.count_down();
+    survivors.count_down();
   });
 }
 
