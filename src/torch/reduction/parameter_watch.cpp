@@ -1,5 +1,6 @@
 #include "torch/reduction/parameter_watch.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kolo/error.hpp"
@@ -96,9 +97,10 @@ ParameterWatch::Sample ParameterWatch::sample(const at::Tensor& parameter) {
   if (count == 0) return elements;
   const auto* const bytes = static_cast<const std::byte*>(parameter.const_data_ptr());
   const auto size = static_cast<std::size_t>(parameter.element_size());
+  const std::size_t looked_at = std::min(size, sizeof(Element));
   std::size_t next = 0;
   for (const std::int64_t index : {std::int64_t{0}, count / 2, count - 1}) {
-    std::memcpy(&elements[next++], bytes + static_cast<std::size_t>(index) * size, size);
+    std::memcpy(elements[next++].data(), bytes + static_cast<std::size_t>(index) * size, looked_at);
   }
   return elements;
 }

@@ -60,7 +60,8 @@ class ParameterWatch {
   }
 
  private:
-  using Sample = std::array<std::uint64_t, 3>;
+  using Element = std::array<std::byte, 16>;  // the widest type is complex128
+  using Sample = std::array<Element, 3>;
   static Sample sample(const at::Tensor& parameter);
 
   struct Place {

@@ -258,6 +258,21 @@ TEST_F(ComplexParametersTest, Broadcasts_GiveTheRootsParametersAndState) {
   expect_equal_on_all_ranks(flat(model));
 }
 
+TEST_F(ComplexParametersTest, ImaginaryPartsWrittenInsteadOfSteps_AreDetected) {
+  const at::Tensor phase = at::ones({1}, at::kComplexDouble).requires_grad_();
+  torch::optim::SGD sgd({phase}, torch::optim::SGDOptions(0.1));
+  DistributedOptimizer optimizer(sgd, {{"phase", phase}}, with(Shard::None));
+  const auto misuse = [&] {
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      torch::real(phase * phase.conj()).sum().backward();
+      const at::NoGradGuard no_grad;
+      torch::view_as_real(phase).select(1, 1).add_(1);
+    }
+  };
+  expect_refused(misuse, "gradients were discarded twice without a step() between");
+}
+
 TEST_F(ComplexParametersTest, WhatCannotBeStepped_IsRefused) {
   ComplexModel model;
   torch::optim::Adam adam(model.parameters());
