@@ -162,10 +162,11 @@ if(TARGET kolo)
   # Without the tests of whole models, which torch_test.np3 runs in shared memory, and most of which
   # torch_test.nodes.np4 runs with messages.
   set(complex ":ComplexParameters*")  # run by torch_test.np3
-  kolo_add_torch_test(np4 4 ""
-    "${above_reductions}${complex}:Models/*:*CheckpointOf*:*ShardedTraining*")
+  string(CONCAT of_np3 "${above_reductions}${complex}"
+    ":Models/*:*CheckpointOf*:*ShardedTraining*:Deferred*:ShardedOptimizer*")
+  kolo_add_torch_test(np4 4 "" "${of_np3}")
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${above_reductions}${complex}:Models/*:*CheckpointOf*:Deferred*")
+    "${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
   string(CONCAT not_on_nodes "${above_reductions}${complex}"
