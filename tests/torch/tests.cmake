@@ -159,8 +159,8 @@ if(TARGET kolo)
       --gtest_filter=-${local_cases}${ARGV3})
     set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
   endfunction()
-  # Without the tests of whole models, which torch_test.np3 runs in shared memory, and most of which
-  # torch_test.nodes.np4 runs with messages.
+  # Without tests of sharding and of whole models that torch_test.np3 runs in shared memory. With
+  # messages, torch_test.nodes.np4 and torch_test.direct.np4 run most of these.
   set(complex ":ComplexParameters*")  # run by torch_test.np3
   string(CONCAT of_np3 "${above_reductions}${complex}"
     ":Models/*:*CheckpointOf*:*ShardedTraining*:Deferred*:ShardedOptimizer*")

@@ -103,8 +103,8 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
   return !drained.empty();
 }
 
-/// A rank that knows of a loss may already write where an operation on buffers has read. Null if no
-/// rank knew of one when the operation ended here.
+/// A rank that knows of a loss may already have overwritten what an operation on buffers reads.
+/// Null if no rank knew of a loss when the operation ended here.
 std::exception_ptr Lane::find_late_loss(const Operation& operation) {
   if (!operation.request.is_on_buffers()) return nullptr;
   try {

@@ -113,7 +113,7 @@ TEST(LossWatchTest, RanksThatHaveLeft_MayEnd) {
   EXPECT_EQ(set.check_for(2, 2s), std::nullopt);
 }
 
-// Once all have left, processes end, also those whose leaving this rank has yet to read.
+// Once all have left, processes may end before this rank has read that they have left.
 TEST(LossWatchTest, AfterLeaving_DeathsCountOnTheSecondLook) {
   Set set(3);
   set.exchanges()[0].leave();
@@ -123,15 +123,6 @@ TEST(LossWatchTest, AfterLeaving_DeathsCountOnTheSecondLook) {
 }
 
 TEST(LossWatchTest, AfterLeaving_RanksWhoseLeavingArrivesInTime_AreNotLost) {
-  Set set(3);
-  set.exchanges()[0].leave();
-  set.exchanges()[1].leave();
-  set.die(1);
-  EXPECT_EQ(set.check(0), std::nullopt);
-  EXPECT_EQ(set.check_for(0, 2s), std::nullopt);
-}
-
-TEST(LossWatchTest, AfterLeaving_EveryDeathHasASecondLook) {
   Set set(3);
   set.exchanges()[0].leave();
   set.exchanges()[1].leave();
