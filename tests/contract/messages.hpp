@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -55,7 +56,12 @@ inline std::byte pattern(int source, int destination, int number, std::size_t i)
 
 inline std::vector<std::byte> message(int source, int destination, int number, std::size_t size) {
   std::vector<std::byte> data(size);
-  for (std::size_t i = 0; i < size; ++i) data[i] = pattern(source, destination, number, i);
+  constexpr std::size_t kPeriod = 1 << 16;  // of the pattern
+  const std::size_t computed = std::min(size, kPeriod);
+  for (std::size_t i = 0; i < computed; ++i) data[i] = pattern(source, destination, number, i);
+  for (std::size_t i = kPeriod; i < size; i += kPeriod) {
+    std::copy_n(data.begin(), std::min(size - i, kPeriod), data.data() + i);
+  }
   return data;
 }
 

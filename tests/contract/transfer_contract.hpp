@@ -61,7 +61,7 @@ TYPED_TEST_P(TransferContract, GivenUpReceiveTakesNoLaterMessage) {
 // Receives that are given up in the middle of long messages: each message has either arrived
 // completely, or the next receive gets it.
 TYPED_TEST_P(TransferContract, GivenUpReceiveGetsTheWholeMessageOrNothing) {
-  static constexpr std::size_t kSize = std::size_t{1} << 18;  // beyond MPI's eager limit
+  static constexpr std::size_t kSize = std::size_t{1} << 17;  // beyond MPI's eager limit
   this->on_every_rank([](Communicator& communicator, comm::World&) {
     const int rank = communicator.rank();
     const int next = (rank + 1) % communicator.size();

@@ -13,6 +13,7 @@
 #include "comm/wait.hpp"
 #include "contract/messages.hpp"
 #include "kolo/shared_window.hpp"
+#include "support/sanitizers.hpp"
 
 /// Requirements on every SharedWindow, tested through the World that makes it. Instantiated like
 /// the contract of communicators.
@@ -61,7 +62,7 @@ TYPED_TEST_P(WindowContract, SegmentsAreZeroedAlignedAndOfTheRequestedSize) {
 // In each round every rank rewrites its whole segment and reads all others.
 TYPED_TEST_P(WindowContract, WritesBeforeAStageAreVisibleInIt) {
   static constexpr std::size_t kSize = 5000;
-  static constexpr int kRounds = 50;
+  static constexpr int kRounds = kIsSanitized ? 10 : 50;
   this->on_every_rank([](Communicator& communicator, comm::World& world) {
     const auto window = make_window(world, communicator, kSize);
     for (int round = 0; round < kRounds; ++round) {

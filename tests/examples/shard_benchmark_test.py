@@ -70,8 +70,8 @@ class ShardBenchmark(unittest.TestCase):
         self.assertGreater(report["gathered"], 0)
 
     def test_watching_operators_is_timed_beside_the_same_steps_without(self):
-        model, = run(2, "--watch", "--model", "gpt-medium", "--batch", "2", "--rounds", "1",
-                     "--warmup", "1")
+        model, = run(2, "--watch", "--model", "resnet50", "--image", "32", "--batch", "2",
+                     "--rounds", "1", "--warmup", "1")
         self.assertEqual([(mode["shard"], mode["is_watched"]) for mode in model["modes"]],
                          [("none", False), ("none", True)])
         none, watched = (mode["step_ms_median"] for mode in model["modes"])

@@ -124,7 +124,7 @@ class TrainGpt(unittest.TestCase):
 
     def test_ranks_share_the_batch_of_one(self):
         alone = self.train(1, "--batch", "12")
-        for ranks in (2, 3, 4):
+        for ranks in (3, 4):
             together = self.train(ranks, "--batch", str(12 // ranks))
             for loss in ("initial_loss", "train_loss", "validation_loss"):
                 self.assertAlmostEqual(together[loss], alone[loss], delta=1e-4)
@@ -163,12 +163,12 @@ class TrainGpt(unittest.TestCase):
                     self.assertEqual(rest["parameters_digest"], whole["parameters_digest"])
 
         for arguments, text in (
-                (["--batch", "3", "--load", at_40], "has taken all 40 steps"),
-                (["--batch", "4", "--load", at_20], "its windows a step: 12, but here: 16"),
-                (["--batch", "3", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
-                (["--batch", "3", "--load", folder + "2"], "checkpoints2")):
+                (["--batch", "6", "--load", at_40], "has taken all 40 steps"),
+                (["--batch", "8", "--load", at_20], "its windows a step: 12, but here: 16"),
+                (["--batch", "6", "--seed", "2", "--load", at_20], "its seed: 1, but here: 2"),
+                (["--batch", "6", "--load", folder + "2"], "checkpoints2")):
             with self.subTest(text):
-                result = run(4, *TINY, "--steps", "40", "--text", self.text, *arguments)
+                result = run(2, *TINY, "--steps", "40", "--text", self.text, *arguments)
                 self.assertEqual(result.returncode, 2, result.stdout)
                 self.assertEqual(result.stdout.count(text), 1, result.stdout)
 

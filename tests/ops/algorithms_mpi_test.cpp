@@ -88,7 +88,7 @@ TEST_F(AlgorithmsMpiTest, Native_AverageOfLargeHalvesStaysFinite) {
 TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryAllReduce) {
   for (const Algorithm& algorithm : of(Collective::AllReduce)) {
     for (const bool in_place : {false, true}) {
-      const ReduceCase item{.count = 400'003, .segment_bytes = 65536, .in_place = in_place};
+      const ReduceCase item{.count = 150'001, .segment_bytes = 65536, .in_place = in_place};
       expect_reduced(item, reduce(algorithm, item), size(), algorithm.rank_ordered);
     }
   }
@@ -119,8 +119,8 @@ TEST_F(AlgorithmsMpiTest, EveryReduceScatter_EveryTypeAndOperation) {
 TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryReduceScatter) {
   for (const Algorithm& algorithm : of(Collective::ReduceScatter)) {
     SCOPED_TRACE(algorithm.name);
-    check_reduce_scatter(algorithm, uneven(200'003), {.segment_bytes = 65536});
-    check_reduce_scatter(algorithm, uneven(200'003), {.segment_bytes = 65536, .in_place = true});
+    check_reduce_scatter(algorithm, uneven(80'001), {.segment_bytes = 65536});
+    check_reduce_scatter(algorithm, uneven(80'001), {.segment_bytes = 65536, .in_place = true});
   }
 }
 

@@ -44,8 +44,9 @@ std::vector<Algorithm> one(Collective collective, std::string_view name) {
 }
 
 /// How halving folds ranks depends on the world size.
-const std::vector<int> kHalvingWorlds =
-    kIsSanitized ? std::vector<int>{5, 8} : std::vector<int>{5, 6, 8, 13};
+const std::vector<int> kHalvingWorlds = kIsThreadSanitized ? std::vector<int>{5}
+                                        : kIsSanitized     ? std::vector<int>{5, 8}
+                                                           : std::vector<int>{5, 6, 8, 13};
 INSTANTIATE_TEST_SUITE_P(Halving, AllReduceContract,
                          testing::Combine(testing::ValuesIn(one(Collective::AllReduce,
                                                                 "halving_doubling")),

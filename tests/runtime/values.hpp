@@ -37,18 +37,23 @@ class Tensor {
 
   template <class Formula>
   void fill(Formula formula) {
-    for (std::size_t i = 0; i < count(); ++i) set_value(view_.dtype, memory_.host(), i, formula(i));
+    const std::size_t total = count();
+    std::byte* const values = memory_.host();
+    for (std::size_t i = 0; i < total; ++i) set_value(view_.dtype, values, i, formula(i));
     memory_.put();
   }
 
   template <class Formula>
   void expect(Formula formula, const std::string& what, double relative_tolerance = 0) const {
     const std::byte* const values = memory_.look();
-    for (std::size_t i = 0; i < count(); ++i) {
+    const std::size_t total = count();
+    for (std::size_t i = 0; i < total; ++i) {
       const double expected = formula(i);
-      ASSERT_NEAR(value_at(view_.dtype, values, i), expected,
+      const double value = value_at(view_.dtype, values, i);
+      if (value == expected) continue;  // saves most of an assertion's time
+      ASSERT_NEAR(value, expected,
                   relative_tolerance * std::max(std::fabs(expected), smallest_scale()))
-          << what << ", element " << i << " of " << count();
+          << what << ", element " << i << " of " << total;
     }
   }
 

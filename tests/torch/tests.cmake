@@ -89,7 +89,7 @@ if(TARGET kolo)
       torch/optimizer/training_report_test.cpp
       torch/optimizer/dropped_gradients_test.cpp
       torch/tensors/reductions_async_test.cpp
-    RANKS 1 2
+    RANKS 2
     TIMEOUT 900
     LIBRARIES kolo)
   kolo_add_mpi_test(training_steps_test
@@ -143,13 +143,14 @@ if(TARGET kolo)
     kolo_add_test(cuda_codec_test
       SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
   endif()
-  # With more ranks, by messages, and on two nodes: all tests but those of arithmetic and files,
-  # which do not depend on these, and only the optimizers that send different data: without
-  # state, with some, and one that is not LibTorch's. On two nodes sums have no order that all
-  # layouts of buckets share.
-  set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:*/plain_sgd:*/sgd_*:*/adam
-    */adam_*:*/adamw_*:*/rmsprop*:*/adagrad*)
-  list(JOIN local_cases ":" local_cases)
+  # With one rank: only the optimizers that send different data, without state, with some, and one
+  # that is not LibTorch's. With more than two, by messages, and on two nodes: of these, all tests
+  # but those of arithmetic and files, which do not depend on the world. On two nodes sums have no
+  # order that all layouts of buckets share.
+  set(like_others */plain_sgd:*/sgd_*:*/adam:*/adam_*:*/adamw_*:*/rmsprop*:*/adagrad*)
+  kolo_add_mpirun_test(torch_test.np1 1 900 $<TARGET_FILE:torch_test>
+    --gtest_filter=-${like_others})
+  set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:${like_others})
   # Tests of code above the reductions, which does not depend on how data travels.
   set(above_reductions
     ":*GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
@@ -165,11 +166,12 @@ if(TARGET kolo)
   string(CONCAT of_np3 "${above_reductions}${complex}"
     ":Models/*:*CheckpointOf*:*ShardedTraining*:Deferred*:ShardedOptimizer*")
   kolo_add_torch_test(np4 4 "" "${of_np3}")
+  set(own ":*OptimizerOfTheUsersOwn*")  # run by torch_test.np3
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
+    "${own}${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
-  string(CONCAT not_on_nodes "${above_reductions}${complex}"
+  string(CONCAT not_on_nodes "${own}${above_reductions}${complex}"
     ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*"
     ":*CheckpointOf*:*ShardedTraining*:GatheredFrozen*:FrozenCheckpoints*:Deferred*"
     ":Models/*/recurrent:Models/*/convolutional")

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <random>
 #include <span>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "support/fake_world/fake_world.hpp"
+#include "support/fake_world/window_memory.hpp"
 #include "support/gpu/fake_gpu_hub.hpp"
 
 namespace kolo::test {
@@ -43,21 +46,26 @@ inline constexpr std::size_t kLineBytes = 64;
 
 /// Segments of all ranks, allocated once and shared by the threads' windows.
 struct FakeMemory {
-  struct alignas(kLineBytes) Line {
-    std::byte bytes[kLineBytes];
-  };
   struct alignas(kLineBytes) Counter {
     std::atomic<std::uint64_t> value{0};
   };
 
-  FakeMemory(std::size_t ranks, std::size_t segment_bytes)
+  FakeMemory(std::size_t ranks, std::size_t requested_bytes)
       : counters(ranks),
-        lines_per_segment((segment_bytes + kLineBytes - 1) / kLineBytes),
-        lines(ranks * lines_per_segment) {}
+        segment_bytes(in_lines(requested_bytes, ranks)),
+        segments(ranks * segment_bytes) {}
 
   std::vector<Counter> counters;
-  std::size_t lines_per_segment;
-  std::vector<Line> lines;
+  std::size_t segment_bytes;  ///< of whole lines: segments are aligned as the product's are
+  WindowMemory segments;
+
+ private:
+  static std::size_t in_lines(std::size_t bytes, std::size_t ranks) {
+    if (bytes > std::numeric_limits<std::size_t>::max() / ranks - kLineBytes) {
+      throw std::bad_alloc();
+    }
+    return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+  }
 };
 
 /// State that the ranks of one fake world share. Thread-safe.

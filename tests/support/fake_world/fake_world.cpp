@@ -27,8 +27,7 @@ std::shared_ptr<SharedWindow> make_window_of(const std::shared_ptr<FakeMemory>& 
                                              std::size_t segment_bytes) {
   std::vector<SharedWindow::Segment> segments;
   for (std::size_t i = 0; i < memory->counters.size(); ++i) {
-    std::byte* const bytes =
-        reinterpret_cast<std::byte*>(memory->lines.data() + i * memory->lines_per_segment);
+    std::byte* const bytes = memory->segments.data() + i * memory->segment_bytes;
     segments.push_back({&memory->counters[i].value, {bytes, segment_bytes}});
   }
   return std::make_shared<SharedWindow>(rank, std::move(segments), memory);

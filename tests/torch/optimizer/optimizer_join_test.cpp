@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
                          });
 
 TEST_P(UnevenShardTest, UnevenNumbersOfBatches_TrainAsInOneProcess) {
-  constexpr int kEpochs = 3;  // all continue together, with equal momentum and layouts
+  constexpr int kEpochs = 2;  // all continue together, with equal momentum and layouts
   const auto& [uneven, shard] = GetParam();
   std::vector<int> steps = uneven.steps;
   steps.resize(static_cast<std::size_t>(size()));
