@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
-Coordinator::Options coordinator_options(const DataPath& set, int rank) {
+Coordinator::Options coordinator_options(const DataPath& set, int rank, bool may_be_busy) {
   const Config& config = set.config;
   Coordinator::Options options;
   options.rank = rank;
@@ -21,6 +21,7 @@ Coordinator::Options coordinator_options(const DataPath& set, int rank) {
   options.patience = config.patience;
   options.stall_warn = config.stall_warn;
   options.lost_after = set.longest_silence();
+  options.lost_in_shutdown_after = set.longest_silence_in_shutdown(may_be_busy);
   options.table.capacity = static_cast<std::size_t>(config.table_capacity);
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
   return options;
@@ -32,7 +33,8 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     : set_(set),
       communicator_(std::move(parts.communicator)),
       mailbox_(*communicator_, kControlTag),
-      coordinator_(coordinator_options(set, communicator_->rank())) {
+      coordinator_(
+          coordinator_options(set, communicator_->rank(), world.messaging_thread() != nullptr)) {
   if (parts.window != nullptr) {
     header_exchange_ = std::make_unique<WindowHeaderExchange>(std::move(parts.window));
   } else {

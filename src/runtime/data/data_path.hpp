@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -49,6 +50,12 @@ struct DataPath {
   std::chrono::nanoseconds longest_silence() const {
     const std::chrono::nanoseconds limit = config.lost_after;
     return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
+  }
+
+  /// The same while a rank shuts down. `may_be_busy`: messages move on one thread of the program, so
+  /// that a silent rank may just be busy, for as long as an operation would wait for it.
+  std::chrono::nanoseconds longest_silence_in_shutdown(bool may_be_busy) const {
+    return may_be_busy ? std::max(longest_silence(), config.timeout) : longest_silence();
   }
 
   /// @return a call without buffers

@@ -34,8 +34,8 @@ void Lane::shut_down() {
     const bool has_progressed = progress_step(1);
     if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
     if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
-      give_up_at =
-          later(Clock::now(), data_.longest_silence());  // silence is not detected from here on
+      // Silence is not detected from here on.
+      give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
     } else if (Clock::now() > give_up_at) {
       world_.mark_broken();
       break;

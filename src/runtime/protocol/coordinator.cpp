@@ -157,7 +157,9 @@ void Coordinator::watch_for_silence(Time now) {
 }
 
 Time Coordinator::silence_limit() const {
-  return silent_since_ == kNever ? kNever : later(silent_since_, options_.lost_after);
+  if (silent_since_ == kNever) return kNever;
+  return later(silent_since_,
+               pending_.has_expired() ? options_.lost_after : options_.lost_in_shutdown_after);
 }
 
 Time Coordinator::next_time() const {

@@ -37,12 +37,13 @@ class Coordinator {
   struct Options {
     int rank = 0;
     SetNames set{"world", {0}};
-    int tree_width = 8;            ///< children of a rank in the negotiation tree
-    Time patience{};               ///< age at which an unannounced request wakes all ranks
-    Time stall_warn = kNever;      ///< age at which a request is reported as stalled; 0: never
-    Time lost_after = kNever;      ///< silence past a deadline after which a rank is lost
-    TableLimits table{};           ///< of known requests
-    std::size_t fusion_bytes = 0;  ///< largest fused batch; 0: every request runs alone
+    int tree_width = 8;        ///< children of a rank in the negotiation tree
+    Time patience{};           ///< age at which an unannounced request wakes all ranks
+    Time stall_warn = kNever;  ///< age at which a request is reported as stalled; 0: never
+    Time lost_after = kNever;  ///< silence past a deadline after which a rank is lost
+    Time lost_in_shutdown_after = kNever;  ///< silence during a shutdown after which it is
+    TableLimits table{};                   ///< of known requests
+    std::size_t fusion_bytes = 0;          ///< largest fused batch; 0: every request runs alone
   };
 
   /// Requests that run together, in this order.

@@ -123,4 +123,36 @@ TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusy) {
       setting.network);
 }
 
+/// `has_noticed`: the busy rank has heard of the shutdown, but has not said that it leaves, too.
+void stay_busy_while_others_shut_down(bool has_noticed) {
+  const Setting setting = two_hosts();
+  run_ranks(
+      setting.size,
+      [&](FakeWorld& world) {
+        comm::MessagingThread thread;
+        DeferredWorld outer(world, thread);
+        {
+          Runtime runtime(options_in(outer, setting.config));
+          Runtime::set_thread_current(&runtime);
+          expect_right_sum(runtime, "x");
+          if (runtime.rank() == 3) {
+            if (has_noticed) {
+              EXPECT_THROW(expect_right_sum(runtime, "late"), ShutdownError);
+            }
+            std::this_thread::sleep_for(3 * kLimit);
+          }
+        }
+        EXPECT_FALSE(world.is_broken());
+      },
+      setting.network);
+}
+
+TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyWhileOthersShutDown) {
+  stay_busy_while_others_shut_down(false);
+}
+
+TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyBeforeItLeaves) {
+  stay_busy_while_others_shut_down(true);
+}
+
 }  // namespace kolo::test::lost_host_test

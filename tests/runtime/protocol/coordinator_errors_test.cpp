@@ -152,6 +152,18 @@ TEST(CoordinatorErrorsTest, SilentRankAfterADeadline_IsLookedFor) {
   EXPECT_TRUE(alone.decide(milliseconds(1050)).find_silent);
 }
 
+TEST(CoordinatorErrorsTest, SilentRankDuringAShutdown_IsLookedForAfterATimeOfItsOwn) {
+  Coordinator::Options options = patient();
+  options.set = {"world", {0, 1}};
+  options.lost_in_shutdown_after = milliseconds(3000);
+  Coordinator alone(options);  // the other rank never posts
+  alone.shut_down();
+  alone.decide(Time{0});
+  EXPECT_EQ(alone.next_time(), milliseconds(3000));
+  EXPECT_FALSE(alone.decide(milliseconds(2999)).find_silent);
+  EXPECT_TRUE(alone.decide(milliseconds(3000)).find_silent);
+}
+
 TEST(CoordinatorErrorsTest, Stall_IsReportedOnceWithTheMissingRanks) {
   Coordinator::Options options = patient();
   options.stall_warn = milliseconds(100);

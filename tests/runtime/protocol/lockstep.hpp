@@ -143,6 +143,7 @@ inline Coordinator::Options patient() {
   Coordinator::Options options;
   options.patience = std::chrono::milliseconds(5);
   options.lost_after = std::chrono::milliseconds(1000);
+  options.lost_in_shutdown_after = options.lost_after;
   return options;
 }
 
