@@ -52,8 +52,8 @@ struct DataPath {
     return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
   }
 
-  /// The same while a rank shuts down. `may_be_busy`: messages move on one thread of the program, so
-  /// that a silent rank may just be busy, for as long as an operation would wait for it.
+  /// The same while a rank shuts down. `may_be_busy`: messages move on one thread of the program,
+  /// so that a silent rank may just be busy, for as long as an operation would wait for it.
   std::chrono::nanoseconds longest_silence_in_shutdown(bool may_be_busy) const {
     return may_be_busy ? std::max(longest_silence(), config.timeout) : longest_silence();
   }
