@@ -2,6 +2,11 @@
 
 find_program(KOLO_CCACHE ccache)
 mark_as_advanced(KOLO_CCACHE)
+# Paths are relative to the checkout, so that clones share compiled files. With DEPEND, ccache does
+# not preprocess what it is going to compile. Without the sloppiness, it does not cache files that
+# use a precompiled header.
+set(KOLO_CCACHE_SETTINGS CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
+  CCACHE_SLOPPINESS=pch_defines,time_macros)
 
 # kolo_configure_target(<target>): language, visibility, warnings, sanitizer, compiler cache.
 function(kolo_configure_target target)
@@ -39,12 +44,13 @@ function(kolo_configure_target target)
     target_compile_options(${target} PRIVATE "$<$<NOT:$<COMPILE_LANGUAGE:CUDA>>:${sanitize}>")
     target_link_options(${target} PUBLIC -fsanitize=${KOLO_SANITIZE})
   endif()
+  kolo_use_ccache(${target})
+endfunction()
+
+# kolo_use_ccache(<target>): if there is one, and Kolo is not part of another project.
+function(kolo_use_ccache target)
   if(KOLO_CCACHE AND PROJECT_IS_TOP_LEVEL)
-    # Paths are relative to the checkout, so that clones share compiled files. With DEPEND, ccache
-    # does not preprocess what it is going to compile. Without the sloppiness, it does not cache
-    # files that use a precompiled header.
-    set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
-      CCACHE_SLOPPINESS=pch_defines,time_macros ${KOLO_CCACHE})
+    set(launcher env ${KOLO_CCACHE_SETTINGS} ${KOLO_CCACHE})
     set_target_properties(${target} PROPERTIES
       CXX_COMPILER_LAUNCHER "${launcher}"
       CUDA_COMPILER_LAUNCHER "${launcher}")

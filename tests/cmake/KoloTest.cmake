@@ -104,10 +104,15 @@ function(kolo_test_executable name)
   endif()
 endfunction()
 
-# kolo_compile_quickly(<target>): code that is compiled more often than it runs. With sanitizers,
-# -O1 takes two to three times as long, and looking for undefined behaviour a third longer.
+# kolo_compile_quickly(<target>): code that is compiled more often than it runs. With
+# AddressSanitizer, -O1 takes two to three times as long, and looking for undefined behaviour a
+# third longer. With ThreadSanitizer, -O1 takes a fifth longer, and tests run faster by more.
 function(kolo_compile_quickly target)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+  set(level -O0)
+  if(KOLO_SANITIZE MATCHES "thread")
+    set(level -O1)
+  endif()
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${level}>)
   if(KOLO_SANITIZE MATCHES "undefined")
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=undefined>)
