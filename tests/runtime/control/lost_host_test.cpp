@@ -106,25 +106,8 @@ TEST(LostHostTest, Death_IsAnnouncedBeforeOperationsFail) {
       [&] { died_at = Clock::now(); });
 }
 
-TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusy) {
-  const Setting setting = two_hosts();
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        comm::MessagingThread thread;
-        DeferredWorld outer(world, thread);
-        Runtime runtime(options_in(outer, setting.config));
-        Runtime::set_thread_current(&runtime);
-        expect_right_sum(runtime, "x");
-        std::this_thread::sleep_for(2 * kLimit);
-        expect_right_sum(runtime, "x");
-        EXPECT_FALSE(world.is_broken());
-      },
-      setting.network);
-}
-
-/// `has_noticed`: the busy rank has heard of the shutdown, but has not said that it leaves, too.
-void stay_busy_while_others_shut_down(bool has_noticed) {
+/// Runs `body` on every rank, with messages that move on its thread only; expects no loss.
+void run_on_one_thread(const std::function<void(Runtime&)>& body) {
   const Setting setting = two_hosts();
   run_ranks(
       setting.size,
@@ -135,24 +118,32 @@ void stay_busy_while_others_shut_down(bool has_noticed) {
           Runtime runtime(options_in(outer, setting.config));
           Runtime::set_thread_current(&runtime);
           expect_right_sum(runtime, "x");
-          if (runtime.rank() == 3) {
-            if (has_noticed) {
-              EXPECT_THROW(expect_right_sum(runtime, "late"), ShutdownError);
-            }
-            std::this_thread::sleep_for(3 * kLimit);
-          }
+          body(runtime);
         }
         EXPECT_FALSE(world.is_broken());
       },
       setting.network);
 }
 
+TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusy) {
+  run_on_one_thread([](Runtime& runtime) {
+    std::this_thread::sleep_for(2 * kLimit);
+    expect_right_sum(runtime, "x");
+  });
+}
+
 TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyWhileOthersShutDown) {
-  stay_busy_while_others_shut_down(false);
+  run_on_one_thread([](Runtime& runtime) {
+    if (runtime.rank() == 3) std::this_thread::sleep_for(3 * kLimit);
+  });
 }
 
 TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyBeforeItLeaves) {
-  stay_busy_while_others_shut_down(true);
+  run_on_one_thread([](Runtime& runtime) {
+    if (runtime.rank() != 3) return;
+    EXPECT_THROW(expect_right_sum(runtime, "late"), ShutdownError);
+    std::this_thread::sleep_for(3 * kLimit);  // it has not said yet that it leaves, too
+  });
 }
 
 }  // namespace kolo::test::lost_host_test
