@@ -166,12 +166,12 @@ if(TARGET kolo)
   string(CONCAT of_np3 "${above_reductions}${complex}"
     ":Models/*:*CheckpointOf*:*ShardedTraining*:Deferred*:ShardedOptimizer*")
   kolo_add_torch_test(np4 4 "" "${of_np3}")
-  set(own ":*OptimizerOfTheUsersOwn*")  # run by torch_test.np3
+  set(own_optimizer ":*OptimizerOfTheUsersOwn*")  # run by torch_test.np3
   kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${own}${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
+    "${own_optimizer}${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
   # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
   # which nodes differ from others by their reductions alone.
-  string(CONCAT not_on_nodes "${own}${above_reductions}${complex}"
+  string(CONCAT not_on_nodes "${own_optimizer}${above_reductions}${complex}"
     ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*"
     ":*CheckpointOf*:*ShardedTraining*:GatheredFrozen*:FrozenCheckpoints*:Deferred*"
     ":Models/*/recurrent:Models/*/convolutional")
