@@ -62,7 +62,8 @@ struct InitOptions {
 /// way, and Kolo's functions throw InvalidArgument in it.
 class Runtime {
  public:
-  /// Starts Kolo. Blocks until all ranks have started.
+  /// Starts Kolo. Blocks until all ranks have started. With MPI, ignores SIGPIPE from now on unless
+  /// the program handles it: a message to a rank that has died must not end this one.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
   ///         intercommunicator, if only another thread may call MPI, if a launcher started several

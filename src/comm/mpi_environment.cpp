@@ -1,6 +1,7 @@
 #include "comm/mpi_environment.hpp"
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
@@ -44,6 +45,14 @@ void on_exit() {
   const std::lock_guard guard(sessions_lock);
   is_exiting = true;
   finalize_if_due();
+}
+
+/// Open MPI's messages by TCP raise SIGPIPE when their receiver has died. Its default action would
+/// end this process without a word, before Kolo can report which rank died.
+void ignore_sigpipe() {
+  struct sigaction action{};
+  ::sigaction(SIGPIPE, nullptr, &action);
+  if (action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
 void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
@@ -117,6 +126,7 @@ Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   }
   if (!is_initialized()) start(watch, timeout);
   if (messaging_thread() != nullptr) check_thread();
+  ignore_sigpipe();
   ++sessions;
 }
 

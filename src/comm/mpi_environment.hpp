@@ -34,10 +34,11 @@ MessagingThread* messaging_thread();
 /// A use of MPI.
 class Session {
  public:
-  /// Initializes MPI unless it is running. Ends the process if MPI_Init waits for others for longer
-  /// than `timeout`; `watch` knows which have started. Throws InvalidArgument, naming the remedy,
-  /// if the program has finalized MPI already, if a parent of this process uses it, or if only
-  /// another thread may call it.
+  /// Initializes MPI unless it is running, and ignores SIGPIPE from now on unless the program
+  /// handles it. Ends the process if MPI_Init waits for others for longer than `timeout`; `watch`
+  /// knows which have started. Throws InvalidArgument, naming the remedy, if the program has
+  /// finalized MPI already, if a parent of this process uses it, or if only another thread may call
+  /// it.
   Session(const StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;

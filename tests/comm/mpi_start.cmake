@@ -3,7 +3,7 @@
 
 kolo_test_executable(mpi_start comm/mpi_start.cpp)
 target_link_libraries(mpi_start PRIVATE MPI::MPI_C)
-foreach(way IN ITEMS start start_static join join_single late)
+foreach(way IN ITEMS start start_static join join_single late broken_pipe)
   kolo_add_mpirun_test(mpi_start.${way} 2 60 $<TARGET_FILE:mpi_start> ${way})
 endforeach()
 add_test(NAME mpi_start.freed_after_loss

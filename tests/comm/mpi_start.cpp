@@ -1,6 +1,8 @@
 // How Kolo starts, joins and leaves MPI: one program per way, as a process can start MPI only once.
 // Exit code 0 on success; mpirun reports a process that ends without finalising MPI.
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unistd.h>
 
 #include <mpi.h>
 
@@ -159,6 +162,28 @@ void freed_after_loss() {
   MPI_Finalize();
 }
 
+volatile std::sig_atomic_t broken_pipes = 0;
+
+/// Writes to a pipe that nobody reads, as to a connection whose other end has died. @return errno
+int break_pipe() {
+  int ends[2]{};
+  if (::pipe(ends) != 0) return errno;
+  ::close(ends[0]);
+  const int error = ::write(ends[1], "x", 1) < 0 ? errno : 0;
+  ::close(ends[1]);
+  return error;
+}
+
+/// Kolo ignores SIGPIPE, unless the program handles it.
+void broken_pipe() {
+  std::signal(SIGPIPE, [](int) { broken_pipes = broken_pipes + 1; });
+  const MpiWorld world(kolo::Config{});
+  expect(break_pipe() == EPIPE && broken_pipes == 1, "the program's handler is kept");
+  std::signal(SIGPIPE, SIG_DFL);
+  const MpiWorld another(kolo::Config{});
+  expect(break_pipe() == EPIPE, "a broken pipe does not end the process");
+}
+
 /// Rank 1 does not start MPI: the others wait in MPI_Init.
 void never() {
   const auto launcher = kolo::comm::find_launcher();
@@ -205,16 +230,13 @@ int main(int argc, char** argv) {
     const char* name;
     void (*run)();
   };
-  constexpr Scenario kScenarios[] = {{"start", start},
-                                     {"start_static", start_static},
-                                     {"join", join},
-                                     {"join_single", join_single},
-                                     {"late", late},
-                                     {"never", never},
-                                     {"freed_after_loss", freed_after_loss},
-                                     {"singleton", singleton},
-                                     {"too_early", too_early},
-                                     {"alone", alone}};
+  constexpr Scenario kScenarios[] = {
+      {"start", start},         {"start_static", start_static},
+      {"join", join},           {"join_single", join_single},
+      {"late", late},           {"broken_pipe", broken_pipe},
+      {"never", never},         {"freed_after_loss", freed_after_loss},
+      {"singleton", singleton}, {"too_early", too_early},
+      {"alone", alone}};
   for (const Scenario& scenario : kScenarios) {
     if (argc == 2 && std::strcmp(argv[1], scenario.name) == 0) {
       scenario.run();

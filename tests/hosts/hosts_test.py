@@ -127,7 +127,8 @@ class HostsTest(unittest.TestCase):
             (folder / f"{rank}.status").exists() for rank in others), 20)
         for rank in others:
             text = (folder / f"{rank}.err").read_text()
-            self.assertRegex(text, rf"caught: .*rank {victim} died", f"rank {rank}")
+            ending = (folder / f"{rank}.status").read_text()
+            self.assertRegex(text, rf"caught: .*rank {victim} died", f"rank {rank}: {ending}")
         self.note += f"{' ' if self.note else ''}{took:.1f} s"
 
 
