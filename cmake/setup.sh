@@ -30,12 +30,12 @@ Installs what Kolo's build needs and this machine lacks:
   - with --tests, for tests that are skipped without them, from PyPI: clang-format $format_version
     and clang-tidy $tidy_version into $kolo_tools,
     MPICH $mpich_version into $mpich_folder;
-    and ccache, with apt, which only saves time.
+    and ccache and mold, with apt, which only save time.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
   --cuda   what builds for GPUs: about 2.5 GB to download, 4 GB on the disk
-  --tests  clang-format, clang-tidy, MPICH and ccache as well
+  --tests  clang-format, clang-tidy, MPICH, ccache and mold as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
 TEXT
@@ -212,7 +212,7 @@ check() {
   if [ -n "$with_tests" ]; then
     report_linters
     report_mpich
-    report_ccache
+    report_build_tools
   fi
   return $status
 }
@@ -222,7 +222,7 @@ needs_cuda_torch() { [ -n "$with_cuda" ] && [ -z "$named" ] && ! has_cuda_torch;
 needs_packages() { [ -z "$core_only" ] && [ -z "$(test_python)" ]; }
 needs_linters() { [ -n "$with_tests" ] && ! has_linters; }
 needs_mpich() { [ -n "$with_tests" ] && ! has_mpich; }
-needs_ccache() { [ -n "$with_tests" ] && ! has_ccache; }
+needs_build_tools() { [ -n "$with_tests" ] && ! has_build_tools; }
 
 setup() {
   named="$(named_torch)" # on a line of its own: it may fail
@@ -230,7 +230,7 @@ setup() {
     fail "--cuda: the LibTorch in $named has no CUDA part, lib/libtorch_cuda.so"
   fi
   if [ -z "$(missing_requirements)" ] && ! needs_torch && ! needs_cuda_torch && ! needs_packages &&
-    ! needs_linters && ! needs_mpich && ! needs_ccache; then
+    ! needs_linters && ! needs_mpich && ! needs_build_tools; then
     return 0
   fi
   mkdir -p "$kolo_cache"
@@ -242,7 +242,7 @@ setup() {
   if needs_packages; then install_test_python; fi
   if needs_linters; then install_linters; fi
   if needs_mpich; then install_mpich; fi
-  if needs_ccache; then install_ccache; fi
+  if needs_build_tools; then install_build_tools; fi
   say "done"
 }
 

@@ -1,29 +1,32 @@
 # shellcheck shell=bash
-# Sourced by setup.sh, whose functions it uses: installs what the test command can do without: a
-# compiler cache, and what single tests need, which are skipped without it: Python packages that
-# read checkpoints, linters, and another MPI.
+# Sourced by setup.sh, whose functions it uses: installs what the test command can do without: what
+# builds faster, and what single tests need, which are skipped without it: Python packages that read
+# checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
 mpich_version=5.0.2   # tests/mpi/mpich.cmake has it too
 mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
-# --- compiler cache ----------------------------------------------------------------------------
+# --- compiler cache and linker -----------------------------------------------------------------
 
-has_ccache() { has_command ccache; }
+has_build_tools() { has_command ccache && has_command mold; }
 
-# Never fails: it only saves time.
-install_ccache() {
-  if can_use_apt && install_with_apt 'ccache|has_ccache|ccache|-'; then return; fi
-  say "ccache is missing: a fresh clone will compile everything"
+# Never fails: they only save time.
+install_build_tools() {
+  if can_use_apt && install_with_apt 'build tools|has_build_tools|ccache mold|-'; then return; fi
+  say "without ccache and mold, a fresh clone compiles everything and links slowly"
 }
 
-report_ccache() {
-  if has_ccache; then
-    printf '%-20s found\n' ccache
-  else
-    printf '%-20s missing (apt: ccache); it only saves time\n' ccache
-  fi
+report_build_tools() {
+  local tool
+  for tool in ccache mold; do
+    if has_command "$tool"; then
+      printf '%-20s found\n' "$tool"
+    else
+      printf '%-20s missing (apt: %s); it only saves time\n' "$tool" "$tool"
+    fi
+  done
 }
 
 # --- Python packages ---------------------------------------------------------------------------

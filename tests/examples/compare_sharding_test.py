@@ -18,7 +18,8 @@ SMALL = ["--blocks", "2", "--width", "128", "--batch", "2", "--rounds", "1", "--
 
 
 def run(ranks, *arguments, **environment):
-    return subprocess.run([*LAUNCH, str(ranks), PROGRAM, *arguments], capture_output=True,
+    launch = [*LAUNCH, str(ranks)] if ranks > 1 else []
+    return subprocess.run([*launch, PROGRAM, *arguments], capture_output=True,
                           text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
 
 

@@ -18,7 +18,8 @@ TINY = "--layers 1 --width 16 --heads 2 --context 16".split()
 
 
 def run(ranks, *arguments):
-    command = [*LAUNCH, str(ranks), PROGRAM, *arguments]
+    launch = [*LAUNCH, str(ranks)] if ranks > 1 else []
+    command = [*launch, PROGRAM, *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
 

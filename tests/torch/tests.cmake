@@ -153,7 +153,7 @@ if(TARGET kolo)
   set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:${like_others})
   # Tests of code above the reductions, which does not depend on how data travels.
   set(above_reductions
-    ":*GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*")
+    ":*GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*:OptionSync*:*Guards*:*Traps*:Autog*")
   # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
   function(kolo_add_torch_test name ranks)
     kolo_add_mpirun_test(torch_test.${name} ${ranks} 900 $<TARGET_FILE:torch_test>

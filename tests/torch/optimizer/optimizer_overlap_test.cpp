@@ -121,7 +121,7 @@ TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersO
     return runtime.world().metrics();
   };
   const ProcessSet::Metrics before = run(0, 50);
-  const ProcessSet::Metrics after = run(50, 300);
+  const ProcessSet::Metrics after = run(50, 100);
   EXPECT_EQ(after.negotiations, before.negotiations);
   EXPECT_EQ(after.bytes_packed, before.bytes_packed);
   EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
@@ -129,7 +129,7 @@ TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersO
   // Every header has the same size; the last one may belong to an unfinished exchange.
   const std::uint64_t bytes = after.header_bytes - before.header_bytes;
   const std::uint64_t exchanges = after.exchanges - before.exchanges;
-  ASSERT_GE(exchanges, 300U);
+  ASSERT_GE(exchanges, 100U);
   if (runtime.size() == 1) {
     EXPECT_EQ(bytes, 0U);  // there is no other rank
     return;
@@ -147,7 +147,7 @@ TEST_F(DistributedOptimizerTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown)
     return runtime.world().metrics();
   };
   const ProcessSet::Metrics before = run(0, 60);
-  const ProcessSet::Metrics after = run(60, 300);
+  const ProcessSet::Metrics after = run(60, 100);
   EXPECT_EQ(after.negotiations, before.negotiations);
   EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
       << after.wake_up_requests - before.wake_up_requests;
