@@ -3,13 +3,13 @@
 find_program(KOLO_CCACHE ccache)
 mark_as_advanced(KOLO_CCACHE)
 # Paths are relative to the checkout, so that clones share compiled files. With DEPEND, ccache does
-# not preprocess what it is going to compile. Without INODECACHE, it reads LibTorch's 5,000 headers
+# not preprocess what it is going to compile. Without INODECACHE, it hashes LibTorch's 5,000 headers
 # and the precompiled ones for each file. Without the sloppiness, it does not cache files that use a
 # precompiled header.
 set(KOLO_CCACHE_SETTINGS CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
   CCACHE_INODECACHE=1 CCACHE_SLOPPINESS=pch_defines,time_macros)
 
-# Where ccache has all files, a build consists of linking: mold takes a tenth of GNU ld's time.
+# Where ccache has all files, linking is most of what a build does. mold is much faster than GNU ld.
 include(CheckLinkerFlag)
 check_linker_flag(CXX -fuse-ld=mold KOLO_HAS_MOLD)
 

@@ -12,10 +12,15 @@ mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
 has_build_tools() { has_command ccache && has_command mold; }
 
-# Never fails: they only save time.
+# Never fails: they only save time. One by one, since not every distribution has mold.
 install_build_tools() {
-  if can_use_apt && install_with_apt 'build tools|has_build_tools|ccache mold|-'; then return; fi
-  say "without ccache and mold, a fresh clone compiles everything and links slowly"
+  local tool
+  for tool in ccache mold; do
+    if has_command "$tool" || { can_use_apt && install_with_apt "$tool|-|$tool|-"; }; then
+      continue
+    fi
+    say "$tool is missing; it only saves time"
+  done
 }
 
 report_build_tools() {

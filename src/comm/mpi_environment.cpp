@@ -47,8 +47,8 @@ void on_exit() {
   finalize_if_due();
 }
 
-/// Open MPI's messages by TCP raise SIGPIPE when their receiver has died. Its default action would
-/// end this process without a word, before Kolo can report which rank died.
+/// Open MPI raises SIGPIPE when it sends to a dead rank by TCP. The default action would end this
+/// process without a word, before Kolo can report which rank died.
 void ignore_sigpipe() {
   struct sigaction action{};
   ::sigaction(SIGPIPE, nullptr, &action);

@@ -53,6 +53,8 @@ inline std::vector<Setting> cpu_settings() {
 inline std::vector<Setting> all_settings() {
   std::vector<Setting> settings = cpu_settings();
   for (const int size : kSizes) {
+    settings.push_back(
+        {.name = "Gpu", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
     settings.push_back({.name = "GpuLate",
                         .size = size,
                         .network = {.nodes = std::min(size, 2),
@@ -63,8 +65,6 @@ inline std::vector<Setting> all_settings() {
                                     .starts_in_order = false}});
     settings.back().config.fusion = false;
     if (size > kEveryVariant) continue;
-    settings.push_back(
-        {.name = "Gpu", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
     settings.push_back({.name = "GpuDirect",
                         .size = size,
                         .network = {.gpus_per_rank = 1, .late_launches = true}});
