@@ -164,7 +164,8 @@ void freed_after_loss() {
 
 volatile std::sig_atomic_t broken_pipes = 0;
 
-/// Writes to a pipe that nobody reads, as to a connection whose other end has died. @return errno, or 0
+/// Writes to a pipe that nobody reads, as to a connection whose other end has died.
+/// @return errno, or 0
 int break_pipe() {
   int ends[2]{};
   if (::pipe(ends) != 0) return errno;
