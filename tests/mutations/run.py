@@ -48,7 +48,8 @@ class Protocol:
     patches = FOLDER / "protocol"
     sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
                [f"tests/support/protocol/{name}.cpp" for name in SIMULATOR] +
-               ["src/base/names.cpp", "ops/names.cpp", "tests/tools/protocol_gate.cpp"])
+               ["src/base/names.cpp", "ops/names.cpp", "compression/compression.cpp",
+                "tests/tools/protocol_gate.cpp"])
     libraries = ["-pthread"]
 
     @staticmethod
