@@ -56,10 +56,10 @@ class CompareSharding(unittest.TestCase):
         self.assertGreater(modes[-1]["largest_blocks"], none["largest_blocks"])
 
     def test_all_modes_of_all_models_on_two_ranks(self):
-        table, models, drawing = compare(2, *SMALL, "--budget", "12MB")
+        table, models, drawing = compare(2, *SMALL, "--budget", "8MB")
         self.assertEqual([model["model"] for model in models], MODELS)
         for model in models:
-            self.assertEqual(model["budget_bytes"], 12_000_000)
+            self.assertEqual(model["budget_bytes"], 8_000_000)
             self.check_modes(model, ["none", "optimizer", "gradients", "full"])
             self.assertIn(f"{model['model']}, ", table)
         self.assertEqual(table.count("times as large"), len(models))
@@ -67,7 +67,7 @@ class CompareSharding(unittest.TestCase):
         self.assertEqual(len(bars), 1 + 3 * 4 * len(models) + 4)  # background, panels, legend
 
     def test_full_gathers_where_ranks_share_no_memory(self):
-        _, models, _ = compare(2, *SMALL, "--model", "convnet", "--budget", "12MB",
+        _, models, _ = compare(2, *SMALL, "--model", "convnet", "--budget", "1KB",
                                KOLO_SHARED_MEMORY="off")
         modes = models[0]["modes"]
         self.assertEqual([mode["shard"] for mode in modes],

@@ -1,4 +1,4 @@
-// Trains a model with 128 MiB of parameters, under a memory limit set by memory_limit_test.py:
+// Trains a model with 64 MiB of parameters, under a memory limit set by memory_limit_test.py:
 //   mpirun -np 4 memory_limit none|full
 #include <cmath>
 #include <iostream>
@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int kLayers = 32;
+constexpr int kLayers = 16;
 constexpr std::int64_t kWidth = 1024;
 
 struct DeepImpl : torch::nn::Module {

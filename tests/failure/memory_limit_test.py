@@ -19,9 +19,9 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
 
 SKIPPED = 77
-# 128 MiB of parameters on 4 ranks. None: 4 ranks * 4 copies, 2 GiB. Full: 4 copies, 512 MiB, and
+# 64 MiB of parameters on 4 ranks. None: 4 ranks * 4 copies, 1 GiB. Full: 4 copies, 256 MiB, and
 # three buckets of 8 MiB on each rank. A process needs about 100 MiB in addition.
-LIMIT_BYTES = 1800 << 20
+LIMIT_BYTES = 1100 << 20
 
 
 class Cgroup:

@@ -1,5 +1,8 @@
 # Tests of CUDA and NCCL. Paths are those of tests/CMakeLists.txt, which includes this file.
 
+# Drawing random elements takes most of these tests' time without optimization.
+set_source_files_properties(gpu/coding_cases.cpp gpu/conversion_cases.cpp PROPERTIES
+  COMPILE_OPTIONS -O2)
 if(KOLO_CUDA)
   kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)

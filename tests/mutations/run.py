@@ -36,8 +36,9 @@ SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish",
              "simulation_program", "simulation_rank"]
 
 
-FAKES = sorted(str(path.relative_to(ROOT)) for group in ("fake_world", "gpu")
-               for path in (ROOT / "tests/support" / group).glob("*.cpp"))
+FAKES = sorted(str(path.relative_to(ROOT)) for group in ("contract", "support/fake_world",
+                                                         "support/gpu")
+               for path in (ROOT / "tests" / group).glob("*.cpp")) + ["tests/runtime/values.cpp"]
 LIBRARY = sorted(str(path.relative_to(ROOT)) for folder in ("compression", "ops")
                  for path in (ROOT / folder).rglob("*.cpp"))
 GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]

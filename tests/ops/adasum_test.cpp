@@ -1,6 +1,7 @@
 // The Adasum all-reduce, compared with a recursion over whole vectors that folds and pairs in the
 // same order.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>

@@ -1,7 +1,10 @@
 #include "ops/kernels/kernels.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <tuple>

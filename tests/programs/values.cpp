@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-#include "contract/reference.hpp"
+#include "contract/reference_access.hpp"
 
 namespace kolo::programs {
 namespace {

@@ -74,15 +74,8 @@ inline Tensor on_cpu(DType dtype, std::vector<std::int64_t> shape) {
 }
 
 /// Element `i` of `rank`'s input number `salt`: small, so that sums of seven fit an int8.
-inline double input_value(int rank, std::size_t i, std::size_t salt = 0) {
-  return static_cast<double>((i * 3 + static_cast<std::size_t>(rank) * 5 + salt * 7) % 11);
-}
-
-inline double input_sum(int size, std::size_t i, std::size_t salt = 0) {
-  double sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += input_value(rank, i, salt);
-  return sum;
-}
+double input_value(int rank, std::size_t i, std::size_t salt = 0);
+double input_sum(int size, std::size_t i, std::size_t salt = 0);
 
 /// Checks an all-reduce of `count` floats, to show that a process set works.
 inline void expect_sum_works(ProcessSet& set, const std::string& name, std::int64_t count = 5) {

@@ -146,7 +146,7 @@ TEST_P(CodecTest, BytesEqualTheFormula) {
 TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
   run([&](Runtime& runtime) {
     constexpr std::int64_t kCount = 20000;
-    constexpr int kSteps = 6;
+    constexpr int kSteps = 3;
     for (const Compression& compression : kCodecs) {
       for (const bool scatters : {false, true}) {
         Tensor gradient(kCount);

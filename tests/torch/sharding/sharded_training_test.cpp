@@ -14,7 +14,7 @@
 
 namespace kolo::test::sharded_training_test {
 
-constexpr int kSteps = 30;
+constexpr int kSteps = 16;
 constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 
