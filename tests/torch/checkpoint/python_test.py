@@ -27,7 +27,8 @@ def content(name, dtype, place):
     seed = NUMBER * 0x9E3779B97F4A7C15
     for letter in name.encode():
         seed = seed * 131 + letter
-    byte = ((seed + place) * 0xD1342543DE82EF95 >> 56) & 0xFF
+    word = ((seed + place // 8 * 8) * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
+    byte = ((word ^ word >> 32) >> place % 8 * 8) & 0xFF
     return byte & 1 if dtype == "BOOL" else byte
 
 
