@@ -67,7 +67,7 @@ std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
   // Uses the latest complete interval: a new sample might follow the last one within microseconds.
   if (silent_.empty()) return std::nullopt;
   return Loss{silent_.front(),
-              "does not answer: its coordinator gave no sign of life since the deadline"};
+              "does not answer: its coordinator gave no sign of life while others waited"};
 }
 
 void LossWatch::report(const Loss& loss) {
