@@ -110,7 +110,7 @@ void TrainingEngine::forget_dropped() {
     for (const auto& reducer : batches_) reducer->forget_dropped();
     normalization_.restart();
     context_.step.backward.end();  // the next line may throw
-    guards_.discard_after_change(changed);
+    guards_.discard(changed);
   }
 }
 
@@ -160,7 +160,7 @@ void TrainingEngine::discard_on_all_ranks() {
   commands_.announce(DiscardCommand{});
   batches_.finish_residuals(/*is_used=*/false);
   batches_.clear_gradients();
-  guards_.discard_after_change(changed);
+  guards_.discard(changed);
 }
 
 void TrainingEngine::make_gradients_ready() {

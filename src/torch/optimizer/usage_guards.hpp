@@ -24,13 +24,18 @@ class UsageGuards {
   /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
   /// Throws the second time without a step in between: the program steps the wrapped optimizer
   /// instead. A single change may be intended, for instance clamping the weights of a GAN.
-  void discard_after_change(const std::string& changed);
-  void step() { discards_after_change_ = 0; }
+  /// Sharded, it also warns if steps are missing: the wrapped optimizer's step() finds no gradients
+  /// then, so that nothing would ever change.
+  void discard(const std::string& changed);
+  void step() { discards_ = discards_after_change_ = 0; }
 
  private:
+  void warn_of_missing_steps();
+
   const TrainingContext& context_;
   const ParameterBatches& batches_;
-  int discards_after_change_ = 0;  // since the last step
+  int discards_ = 0;               // since the last step
+  int discards_after_change_ = 0;  // of these
 };
 
 }  // namespace kolo::tensors

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
@@ -34,6 +35,16 @@ class ShardedGuardsTest : public TorchTest {
     }
   }
 };
+
+constexpr const char* kWarning = "gradients were discarded 5 times in a row without a step()";
+
+std::string warnings_of(const std::function<void()>& work) {
+  set_log_level(LogLevel::Warn);
+  testing::internal::CaptureStderr();
+  work();
+  set_log_level(LogLevel::Error);
+  return testing::internal::GetCapturedStderr();
+}
 
 /// How a program that steps the wrapped optimizer zeroes its gradients.
 enum class Zeroing { ByWrapper, ByWrapped, ByModel, Never };
@@ -104,8 +115,32 @@ TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
     expect_contains(text_thrown_by<InvalidArgument>(misuse),
                     "of the DistributedOptimizer, not of the wrapped optimizer");
   } else {
-    misuse();
+    const std::string logged = warnings_of([&] {
+      misuse();
+      misuse();
+    });
     EXPECT_TRUE(torch::equal(flat(*model), before));
+    const std::size_t found = logged.find(kWarning);
+    EXPECT_EQ(found != std::string::npos, rank() == 0) << logged;
+    EXPECT_EQ(logged.rfind(kWarning), found) << "it is said twice: " << logged;
+  }
+}
+
+TEST_F(ShardedGuardsTest, StepsDroppedOnPurpose_AreNoMistake) {
+  for (const Shard mode : sharded_modes()) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    const std::string logged = warnings_of([&] {
+      for (int round = 0; round < 3; ++round) {
+        for (int dropped = 0; dropped < 4; ++dropped) {
+          backward(model, dropped);
+          optimizer.zero_grad();
+        }
+        train(model, optimizer, 1);
+      }
+    });
+    EXPECT_EQ(logged.find(kWarning), std::string::npos) << logged;
   }
 }
 
