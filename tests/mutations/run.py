@@ -36,9 +36,9 @@ SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish",
              "simulation_program", "simulation_rank"]
 
 
-FAKES = sorted(str(path.relative_to(ROOT)) for group in ("contract", "support/fake_world",
-                                                         "support/gpu")
-               for path in (ROOT / "tests" / group).glob("*.cpp")) + ["tests/runtime/values.cpp"]
+SUPPORT = ["tests/runtime/values.cpp"] + sorted(
+    str(path.relative_to(ROOT)) for group in ("contract", "support/fake_world", "support/gpu")
+    for path in (ROOT / "tests" / group).glob("*.cpp"))
 LIBRARY = sorted(str(path.relative_to(ROOT)) for folder in ("compression", "ops")
                  for path in (ROOT / folder).rglob("*.cpp"))
 GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
@@ -68,7 +68,7 @@ class Protocol:
 class Algorithms:
     """Tests the collectives with their contract suites, and what these do not reach."""
     patches = FOLDER / "algorithms"
-    sources = (LIBRARY + FAKES +
+    sources = (LIBRARY + SUPPORT +
                [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
                [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
                [f"tests/ops/{name}_test.cpp" for name in
@@ -96,7 +96,7 @@ def is_needed(path):
 class Device(Algorithms):
     """Tests what is launched on GPUs, when, and in which order."""
     patches = FOLDER / "device"
-    sources = (LIBRARY + FAKES +
+    sources = (LIBRARY + SUPPORT +
                sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
                       for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
                [f"tests/runtime/{name}_test.cpp" for name in

@@ -52,10 +52,10 @@ void UsageGuards::warn_of_missing_steps() {
   if (!context_.is_sharded() || ++discards_ != kDiscardsBeforeWarning) return;
   if (context_.set.rank() != 0) return;
   KOLO_LOG(Warn) << "DistributedOptimizer: gradients were discarded " << kDiscardsBeforeWarning
-                 << " times in a row without a step(). Call step() of the DistributedOptimizer: "
-                    "with shard = "
+                 << " times in a row without a step(). If the program calls step() of the wrapped "
+                    "optimizer, which has no gradients with shard = "
                  << kolo::name_of(*context_.options.shard)
-                 << ", that of the wrapped optimizer changes no parameter.";
+                 << ", call that of the DistributedOptimizer.";
 }
 
 }  // namespace kolo::tensors

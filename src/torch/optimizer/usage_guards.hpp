@@ -7,7 +7,8 @@
 
 namespace kolo::tensors {
 
-/// Detects uses of an optimizer that would silently train wrongly. All throw InvalidArgument.
+/// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument, or,
+/// where a use may be intended, cause a warning.
 class UsageGuards {
  public:
   UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
@@ -24,8 +25,8 @@ class UsageGuards {
   /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
   /// Throws the second time without a step in between: the program steps the wrapped optimizer
   /// instead. A single change may be intended, for instance clamping the weights of a GAN.
-  /// Sharded, it also warns if steps are missing: the wrapped optimizer's step() finds no gradients
-  /// then, so that nothing would ever change.
+  /// If the optimizer is sharded, rank 0 warns after several discards in a row: a program that
+  /// steps the wrapped optimizer, which has no gradients then, would never change a parameter.
   void discard(const std::string& changed);
   void step() { discards_ = discards_after_change_ = 0; }
 

@@ -15,8 +15,8 @@ if(TARGET kolo)
     kolo_add_mpirun_test(${test} ${ranks} 300 $<TARGET_FILE:between_nodes_training_test>)
     set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
   endforeach()
-  # In other worlds; by messages, where Shard::Full gathers on use; and on two nodes. Losses of long
-  # runs do not depend on these.
+  # In other worlds, four ranks only what depends on their number; by messages, where Shard::Full
+  # gathers on use; and on two nodes. Losses of long runs do not depend on these.
   set(long_runs *TrainsAs*)
   foreach(ranks IN ITEMS 1 3)
     kolo_add_mpirun_test(compression_test.np${ranks} ${ranks} 300 $<TARGET_FILE:compression_test>
