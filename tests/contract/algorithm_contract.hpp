@@ -16,9 +16,19 @@
 
 #include <gtest/gtest.h>
 
+#include "contract/checked_communicator.hpp"
 #include "contract/ranks.hpp"
 #include "kolo/algorithm.hpp"
 #include "support/sanitizers.hpp"
+
+namespace kolo {
+
+/// For the names of failed cases.
+inline void PrintTo(const Algorithm& algorithm, std::ostream* out) {
+  *out << name_of(algorithm.collective) << " by " << algorithm.name;
+}
+
+}  // namespace kolo
 
 namespace kolo::test {
 
@@ -124,10 +134,12 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
 
  private:
   Task start(const Rank& rank, CollectiveCall call) const {
-    call.communicator = &rank.communicator;
+    CheckedCommunicator communicator(rank.communicator, call.segment_bytes);
+    call.communicator = &communicator;
     call.window = &rank.window;
     call.nodes = rank.nodes;
-    return algorithm().run(call);
+    co_await algorithm().run(call);
+    communicator.check_all_ready();
   }
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,15 +34,17 @@ struct Rank {
   SharedWindow& window;
   const Nodes* nodes;  ///< null if all ranks share one node
   std::uint64_t seed;
+  const std::atomic<bool>& any_has_failed;  ///< a rank threw, so that others may wait forever
 };
 
 inline std::mt19937_64 random_of(const Rank& rank) {
   return std::mt19937_64(rank.seed * 1009 + static_cast<std::uint64_t>(rank.rank));
 }
 
-/// Polls `task` until it ends, with random pauses that vary how ranks meet.
-inline void finish(Task task, std::mt19937_64& random) {
+/// Polls `task` of `rank` until it ends, with random pauses that vary how ranks meet.
+inline void finish(Task task, const Rank& rank, std::mt19937_64& random) {
   while (task.poll() != Progress::Done) {
+    if (rank.any_has_failed) throw std::runtime_error("stopped, since another rank has failed");
     if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 20));
     std::this_thread::yield();
   }
@@ -58,9 +62,11 @@ inline constexpr Schedule kFastestSchedule =
 /// What one rank needs to run algorithms.
 class RankResources {
  public:
-  RankResources(FakeWorld& world, const std::vector<int>& node_of_rank)
+  RankResources(FakeWorld& world, const std::vector<int>& node_of_rank,
+                const std::atomic<bool>& any_has_failed)
       : world_(world),
         node_of_rank_(node_of_rank),
+        any_has_failed_(any_has_failed),
         communicator_(world.make_communicator()),
         inside_(world.make_communicator(local_ranks(), 1)) {}
 
@@ -72,7 +78,8 @@ class RankResources {
 
   Rank rank(std::uint64_t seed) const {
     const bool is_one_node = inside_->size() == communicator_->size();
-    return {communicator_->rank(), *communicator_, *window_, is_one_node ? nullptr : &nodes_, seed};
+    return {communicator_->rank(),           *communicator_, *window_,
+            is_one_node ? nullptr : &nodes_, seed,           any_has_failed_};
   }
 
  private:
@@ -87,6 +94,7 @@ class RankResources {
 
   FakeWorld& world_;
   const std::vector<int>& node_of_rank_;
+  const std::atomic<bool>& any_has_failed_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Communicator> inside_;  // its node
   std::shared_ptr<SharedWindow> window_;
@@ -100,16 +108,23 @@ inline FakeOptions contract_options(std::uint64_t seed) {
 }
 
 /// Runs `body` once per entry of `node_of_rank`, each rank as a thread. Messages have random
-/// delays. The seed determines them, and whether a send waits for its receiver.
+/// delays. The seed determines them, and whether a send waits for its receiver. If a rank throws,
+/// finish() throws on the others.
 inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t window_bytes,
                          std::uint64_t seed, const std::function<void(const Rank&)>& body) {
+  std::atomic<bool> any_has_failed{false};
   run_ranks(
       static_cast<int>(node_of_rank.size()),
       [&](FakeWorld& world) {
-        RankResources resources(world, node_of_rank);
+        RankResources resources(world, node_of_rank, any_has_failed);
         Task making = resources.make_windows(window_bytes);
         while (making.poll() != Progress::Done) std::this_thread::yield();
-        body(resources.rank(seed));
+        try {
+          body(resources.rank(seed));
+        } catch (...) {
+          any_has_failed = true;
+          throw;
+        }
       },
       contract_options(seed));
 }
@@ -156,7 +171,7 @@ inline void run_tasks_on_nodes(const std::vector<int>& node_of_rank, std::size_t
   if (schedule == Schedule::Threads) {
     run_on_nodes(node_of_rank, window_bytes, seed, [&](const Rank& rank) {
       std::mt19937_64 random = random_of(rank);
-      finish(make_task(rank), random);
+      finish(make_task(rank), rank, random);
     });
     return;
   }
@@ -169,11 +184,12 @@ inline void run_tasks_on_nodes(const std::vector<int>& node_of_rank, std::size_t
     const Rank rank = resources.rank(seed);
     co_await make_task(rank);
   };
+  const std::atomic<bool> any_has_failed{false};  // poll_interleaved throws at once
   std::deque<FakeWorld> worlds;
   std::deque<RankResources> resources;
   std::vector<Task> tasks;
   for (int rank = 0; rank < size; ++rank) {
-    resources.emplace_back(worlds.emplace_back(network, rank), node_of_rank);
+    resources.emplace_back(worlds.emplace_back(network, rank), node_of_rank, any_has_failed);
     tasks.push_back(run_rank(resources.back()));
   }
   std::mt19937_64 random(seed);

@@ -172,7 +172,7 @@ TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
                               .dtype = DType::Int32,
                               .counts = blocks.counts,
                               .segment_bytes = 256}),
-               random);
+               rank, random);
         EXPECT_TRUE(std::equal(blocks.all.begin(), blocks.all.end(), output.begin()))
             << "rank " << self << ", round " << round << ", seed " << seed;
         sent += (nodes() - 1) * blocks.own.size() * sizeof(std::int32_t);

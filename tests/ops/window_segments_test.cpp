@@ -65,7 +65,7 @@ TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
                        .dtype = DType::Int64,
                        .root = 1,
                        .segment_bytes = 64}),
-             random);
+             rank, random);
       EXPECT_EQ(values, std::vector<std::uint64_t>(8, 1000 * round)) << "rank " << rank.rank;
       std::fill(inputs[self].begin(), inputs[self].end(), 10 * round + self);
       finish(registry.find(Collective::AllToAll, "zero_copy")
@@ -77,7 +77,7 @@ TEST(WindowTest, ZeroCopyAfterStaged_LeavesTheSlotsAlone) {
                        .send_counts = counts,
                        .receive_counts = counts,
                        .segment_bytes = 64}),
-             random);
+             rank, random);
       for (std::size_t i = 0; i < received.size(); ++i) {
         EXPECT_EQ(received[i], 10 * round + i / 2) << "rank " << rank.rank;
       }
@@ -146,7 +146,7 @@ TEST(WindowTest, MinimumSegments_SufficeForEveryAlgorithm) {
                                   .send_counts = counts,
                                   .receive_counts = counts,
                                   .segment_bytes = 64}),
-                   random))
+                   rank, random))
             << name_of(collective) << " by " << algorithm.name << " on " << size << " ranks";
         if (!is_copied) expect_small_result(collective, rank.rank, size, result);
       }
@@ -172,7 +172,7 @@ TEST(WindowTest, SmallestSegments_Suffice) {
                      .dtype = DType::Int32,
                      .counts = counts,
                      .segment_bytes = 64}),
-           random);
+           rank, random);
   });
   for (std::size_t rank = 0; rank < size; ++rank) {
     for (std::size_t i = 0; i < 200; ++i) {
