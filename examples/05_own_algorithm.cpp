@@ -27,28 +27,35 @@ void fill_zero(kolo::DType, void* values, std::size_t count) {
   std::fill_n(static_cast<float*>(values), count, 0.0f);
 }
 
-/// Sends everything to rank 0 and back: simple, and slow on many ranks. It never blocks, but
-/// suspends at every co_await until the awaitable is ready.
+/// Sends everything to rank 0 and back, one segment after another: simple, and slow on many ranks.
+/// It never blocks, but suspends at every co_await until the awaitable is ready.
 kolo::Task star(kolo::CollectiveCall call) {
   constexpr int kInputs = 0;
   constexpr int kResult = 1;
   kolo::Communicator& communicator = *call.communicator;
-  const std::size_t bytes = call.count * kolo::size_of(call.dtype);
-  if (communicator.rank() > 0) {
-    co_await communicator.send({call.input, bytes}, 0, kInputs);
-    co_await communicator.receive({call.output, bytes}, 0, kResult);
-    co_return;
-  }
-  std::vector<std::vector<std::byte>> received;
-  std::vector<const std::byte*> inputs{call.input};
-  for (int other = 1; other < communicator.size(); ++other) {
-    received.emplace_back(bytes);
-    co_await communicator.receive(received.back(), other, kInputs);
-    inputs.push_back(received.back().data());
-  }
-  kolo::combine(call.dtype, call.reduction, inputs, {&call.output, 1}, call.count);
-  for (int other = 1; other < communicator.size(); ++other) {
-    co_await communicator.send({call.output, bytes}, other, kResult);
+  const std::size_t element_bytes = kolo::size_of(call.dtype);
+  const std::size_t total_bytes = call.count * element_bytes;
+  std::vector<std::vector<std::byte>> received(static_cast<std::size_t>(communicator.size()));
+  for (std::size_t begin = 0; begin < total_bytes; begin += call.segment_bytes) {
+    const std::size_t bytes = std::min(call.segment_bytes, total_bytes - begin);
+    const std::byte* input = call.input + begin;
+    std::byte* output = call.output + begin;
+    if (communicator.rank() > 0) {
+      co_await communicator.send({input, bytes}, 0, kInputs);
+      co_await communicator.receive({output, bytes}, 0, kResult);
+      continue;
+    }
+    std::vector<const std::byte*> inputs{input};
+    for (int other = 1; other < communicator.size(); ++other) {
+      std::vector<std::byte>& place = received[static_cast<std::size_t>(other)];
+      place.resize(bytes);
+      co_await communicator.receive(place, other, kInputs);
+      inputs.push_back(place.data());
+    }
+    kolo::combine(call.dtype, call.reduction, inputs, {&output, 1}, bytes / element_bytes);
+    for (int other = 1; other < communicator.size(); ++other) {
+      co_await communicator.send({output, bytes}, other, kResult);
+    }
   }
 }
 

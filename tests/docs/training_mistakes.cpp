@@ -46,6 +46,13 @@ void backward_twice() {
   training.backward();
 }
 
+void backward_after_synchronize() {
+  Training training(4, {});
+  training.backward();
+  training.optimizer.synchronize();
+  training.backward();
+}
+
 void clips_too_early() {
   Training training;
   training.backward();
@@ -102,6 +109,8 @@ void no_checkpoint() {
   Training().optimizer.load(folder());
 }
 
+void no_folder() { Training().optimizer.load(folder() / "misspelt"); }
+
 void another_model() {
   Training training;
   training.step();
@@ -114,6 +123,15 @@ void converts_model() {
   training.step();
   training.model->to(at::kDouble);
   training.input = training.input.to(at::kDouble);
+  training.step();
+}
+
+void writes_outside_step() {
+  Training training(4, {.shard = kolo::Shard::Full});
+  {
+    const torch::NoGradGuard no_gradients;
+    training.model->weight.zero_();
+  }
   training.step();
 }
 
@@ -142,6 +160,7 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"accelerates_twice", accelerates_twice},
     {"another_model", another_model},
     {"another_option", another_option},
+    {"backward_after_synchronize", backward_after_synchronize},
     {"backward_twice", backward_twice},
     {"clips_too_early", clips_too_early},
     {"complex_tensor", complex_tensor},
@@ -151,9 +170,11 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"forgets_broadcast", forgets_broadcast},
     {"lbfgs", lbfgs},
     {"no_checkpoint", no_checkpoint},
+    {"no_folder", no_folder},
     {"saves_released_parameters", saves_released_parameters},
     {"saves_wrapped_optimizer", saves_wrapped_optimizer},
     {"uses_deferred_model", uses_deferred_model},
+    {"writes_outside_step", writes_outside_step},
     {"writes_through_a_pointer", writes_through_a_pointer},
 };
 
