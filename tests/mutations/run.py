@@ -28,30 +28,28 @@ from attempts import try_all
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-CORE = ["control/tree_header_exchange"] + [f"protocol/{name}" for name in (
-    "coordinator", "coordinator_negotiation", "coordinator_outcome", "deferred_errors", "header",
-    "history", "negotiation", "pending_requests", "request", "request_table")]
-SIMULATOR = ["grammar_disturbances", "oracle", "oracle_errors", "oracle_finish", "oracle_outcomes",
-             "oracle_promptness", "random_scenario", "simulation",
-             "simulation_program", "simulation_rank"]
 
 
-SUPPORT = ["tests/runtime/values.cpp"] + sorted(
-    str(path.relative_to(ROOT)) for group in ("contract", "support/fake_world", "support/gpu")
-    for path in (ROOT / "tests" / group).glob("*.cpp"))
-LIBRARY = sorted(str(path.relative_to(ROOT)) for folder in ("compression", "ops")
-                 for path in (ROOT / folder).rglob("*.cpp"))
-GTEST = ["-lgtest", "-lgtest_main", "-lhwy", "-pthread"]
+def sources_in(folder, pattern="**/*.cpp"):
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob(pattern)
+                  if not re.match("build_info|cuda_|nccl_", path.name))
+
+
+LIBRARY = [source for folder in ("compression", "ops", "src/base", "src/comm", "src/runtime")
+           for source in sources_in(folder)]
+SUPPORT = ["tests/runtime/values.cpp"] + [
+    source for group in ("contract", "support/fake_world", "support/gpu")
+    for source in sources_in(f"tests/{group}", "*.cpp")]
+LIBRARIES = ["-lhwy", "-pthread"] + subprocess.run(
+    ["mpicc", "--showme:link"], capture_output=True, text=True, check=False).stdout.split()
+GTEST = ["-lgtest", "-lgtest_main", *LIBRARIES]
 
 
 class Protocol:
     """Tests the coordinator with the protocol gate."""
     patches = FOLDER / "protocol"
-    sources = ([f"src/runtime/{name}.cpp" for name in CORE] +
-               [f"tests/support/protocol/{name}.cpp" for name in SIMULATOR] +
-               ["src/base/names.cpp", "ops/names.cpp", "compression/compression.cpp",
-                "tests/tools/protocol_gate.cpp"])
-    libraries = ["-pthread"]
+    sources = LIBRARY + sources_in("tests/support/protocol") + ["tests/tools/protocol_gate.cpp"]
+    libraries = LIBRARIES
 
     @staticmethod
     def command(program, arguments):
@@ -68,12 +66,10 @@ class Protocol:
 class Algorithms:
     """Tests the collectives with their contract suites, and what these do not reach."""
     patches = FOLDER / "algorithms"
-    sources = (LIBRARY + SUPPORT +
-               [f"src/base/{name}.cpp" for name in ("convert", "error", "names")] +
-               [f"src/comm/{name}.cpp" for name in ("communicator", "message_bounds", "topology")] +
-               [f"tests/ops/{name}_test.cpp" for name in
-                ("adasum", "adasum_kernels", "algorithms", "compressed_reductions", "hierarchical",
-                 "sub_communicator", "traffic", "window_segments", "window_slots")])
+    sources = LIBRARY + SUPPORT + [
+        f"tests/ops/{name}_test.cpp" for name in
+        ("adasum", "adasum_kernels", "algorithms", "compressed_reductions", "hierarchical",
+         "sub_communicator", "traffic", "window_segments", "window_slots")]
     libraries = GTEST
 
     @staticmethod
@@ -89,24 +85,16 @@ class Algorithms:
         return begun[-1] if begun else "no test"
 
 
-def is_needed(path):
-    return not re.match("build_info|cuda_|nccl_", path.name)
-
-
 class Device(Algorithms):
     """Tests what is launched on GPUs, when, and in which order."""
     patches = FOLDER / "device"
-    sources = (LIBRARY + SUPPORT +
-               sorted(str(path.relative_to(ROOT)) for folder in ("base", "comm", "runtime")
-                      for path in (ROOT / "src" / folder).rglob("*.cpp") if is_needed(path)) +
-               [f"tests/runtime/{name}_test.cpp" for name in
-                ("api/allreduce", "api/collectives", "api/join", "api/process_set",
-                 "api/process_set_independence", "device/coded_exchange", "device/device",
-                 "device/device_buffers", "device/device_errors", "device/device_exchange",
-                 "device/device_groups", "device/device_life", "device/device_registration",
-                 "device/launch_order")])
-    libraries = GTEST + subprocess.run(["mpicc", "--showme:link"], capture_output=True, text=True,
-                                       check=False).stdout.split()
+    sources = LIBRARY + SUPPORT + [
+        f"tests/runtime/{name}_test.cpp" for name in
+        ("api/allreduce", "api/collectives", "api/join", "api/process_set",
+         "api/process_set_independence", "device/coded_exchange", "device/device",
+         "device/device_buffers", "device/device_errors", "device/device_exchange",
+         "device/device_groups", "device/device_life", "device/device_registration",
+         "device/launch_order")]
 
     @staticmethod
     def command(program, _):
