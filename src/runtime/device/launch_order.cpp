@@ -197,7 +197,7 @@ void LaunchOrder::answer_questions() {
       have_ended_.insert(question_->source);
     } else {
       Message& answer = sending_.emplace_back();
-      answer.numbers = answer_to(question_->members);
+      answer.numbers = tickets_.next(question_->members);
       answer.transfer =
           world_->send(std::as_bytes(std::span(answer.numbers)), question_->source, kAnswer);
       in_demand_until_ = Clock::now() + kDemand;
@@ -218,17 +218,6 @@ bool LaunchOrder::has_question() {
                                           envelope->source, kQuestion);
   }
   return question_->transfer.ready();
-}
-
-/// For each member, the batch after which it may launch this one; then the ticket.
-LaunchOrder::Numbers LaunchOrder::answer_to(const Numbers& members) {
-  Numbers numbers;
-  ++last_ticket_;
-  for (const std::uint64_t member : members) {
-    numbers.push_back(std::exchange(last_of_rank_[member], last_ticket_));
-  }
-  numbers.push_back(last_ticket_);
-  return numbers;
 }
 
 }  // namespace kolo::runtime

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/device/launch_tickets.hpp"
 
 namespace kolo::runtime {
 
@@ -74,7 +74,7 @@ class LaunchOrder {
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Numbers = std::vector<std::uint64_t>;
+  using Numbers = LaunchTickets::Numbers;
   struct Question {
     int source = 0;
     Numbers members;
@@ -92,7 +92,6 @@ class LaunchOrder {
   void exchange_messages();
   void answer_questions();
   bool has_question();
-  Numbers answer_to(const Numbers& members);
   bool is_turn_after(std::uint64_t previous);
 
   std::mutex lock_;
@@ -109,8 +108,7 @@ class LaunchOrder {
   // On world rank 0:
   std::atomic<Clock::time_point> in_demand_until_{};
   std::unordered_set<int> have_ended_;  ///< the ranks that ask no more
-  std::uint64_t last_ticket_ = 0;
-  std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
+  LaunchTickets tickets_;
   std::optional<Question> question_;  // being received
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -21,6 +22,21 @@ void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
     const Owners released = std::move(owners);
   }
   lock.lock();
+}
+
+/// What a query of the GPU has found.
+struct Status {
+  std::optional<double> seconds;  // that the batch took, if it has ended
+  std::exception_ptr error;
+};
+
+Status query(comm::Gpu& gpu, const LaunchedBatches::Batch& batch) {
+  try {
+    if (!gpu.has_passed(batch.done.get())) return {};
+    return {gpu.seconds_between(batch.began.get(), batch.done.get()), nullptr};
+  } catch (...) {
+    return {std::nullopt, std::current_exception()};
+  }
 }
 
 }  // namespace
@@ -97,27 +113,19 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     Batch& first = batches_.front();  // deques do not move their elements
     lock.unlock();
-    std::optional<double> seconds;
-    std::exception_ptr error;
-    try {
-      if (gpu.has_passed(first.done.get())) {
-        seconds = gpu.seconds_between(first.began.get(), first.done.get());
-      }
-    } catch (...) {
-      error = std::current_exception();
-    }
+    const Status status = query(gpu, first);
     lock.lock();
-    if (error) {
-      error_ = error;
+    if (status.error) {
+      error_ = status.error;
       return;
     }
-    if (!seconds) {
+    if (!status.seconds) {
       changed_.wait_for(lock, pause, [&] { return is_stopping_; });
       pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
       continue;
     }
     pause = kShortestPause;
-    seconds_ += *seconds;
+    seconds_ += *status.seconds;
     Batch ended = std::move(batches_.front());
     batches_.pop_front();
     release_without(lock, std::move(ended));

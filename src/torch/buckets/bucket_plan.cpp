@@ -20,6 +20,18 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
   return aligned(parameter.count * size_of(parameter.dtype));
 }
 
+/// Places the buckets one after another in memory, each with its flags behind it.
+void place_buckets(BucketPlan& plan, std::size_t shards, std::size_t alignment) {
+  for (Bucket& bucket : plan.buckets) {
+    bucket.offset = plan.size_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
+    bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
+    bucket.flags_offset = bucket.offset + bucket.size_bytes;
+    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype), alignment);
+    plan.size_bytes += bucket.size_bytes;
+  }
+}
+
 }  // namespace
 
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
@@ -53,14 +65,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
       open.erase(key);
     }
   }
-  for (Bucket& bucket : plan.buckets) {
-    bucket.offset = plan.size_bytes;
-    for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
-    bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
-    bucket.flags_offset = bucket.offset + bucket.size_bytes;
-    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype), alignment);
-    plan.size_bytes += bucket.size_bytes;
-  }
+  place_buckets(plan, shards, alignment);
   return plan;
 }
 

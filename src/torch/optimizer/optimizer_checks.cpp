@@ -94,9 +94,11 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
   return {};
 }
 
+/// The name of the parameter in each storage.
+using Storages = std::unordered_map<const void*, std::string>;
+
 /// The reason why a parameter's elements cannot be moved into sharded memory; empty if they can.
-std::string problem_with_storage(const ReducedParameter& parameter,
-                                 std::unordered_map<const void*, std::string>& storages) {
+std::string problem_with_storage(const ReducedParameter& parameter, Storages& storages) {
   const at::Tensor& tensor = parameter.tensor;
   if (!has_own_storage(tensor)) return "it is not contiguous in a storage of its own";
   const auto [other, is_new] =
@@ -180,6 +182,40 @@ std::string problem_with_fused(const at::Tensor& parameter,
   return {};
 }
 
+std::string problem_with_parameter(const ReducedParameter& parameter, const ReducedParameter& first,
+                                   const DistributedOptimizerOptions& options, Storages& storages) {
+  const at::Tensor& tensor = parameter.tensor;
+  if (std::string problem = problem_with_type(tensor); !problem.empty()) return problem;
+  if (is_deferred(tensor) && options.process_set->rank() == 0) {
+    return "a kolo::deferred model has no elements on this rank, and this is the first of the "
+           "process set, whose values all would get. Take a set with the first rank of the node.";
+  }
+  // backward() has a thread per device: hooks of two devices would race on the state of the step.
+  if (tensor.device() != first.tensor.device()) {
+    return "it lies on " + tensor.device().str() + ", and parameter '" + first.name + "' on " +
+           first.tensor.device().str() +
+           ". Move the model to one device, or wrap an optimizer for each.";
+  }
+  if (GradientReducer::reduces(tensor)) {
+    return "it belongs to another DistributedOptimizer already. Destroy that one first, or leave "
+           "the parameter out of one of them.";
+  }
+  if (*options.shard != Shard::None) {
+    if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {
+      return problem + ", which shard = " + std::string(name_of(*options.shard)) +
+             " cannot move. Give the model a contiguous clone of it.";
+    }
+  }
+  if (std::string problem = problem_with_fused(tensor, options); !problem.empty()) return problem;
+  if (tensor.is_conj() || tensor.is_neg()) {
+    return "it is a lazy conjugate or negative. Give the model a clone of it.";
+  }
+  const DType dtype = dtype_of(tensor);
+  if (is_floating(dtype) || is_complex(dtype)) return {};
+  return "gradients of " + std::string(name_of(dtype)) +
+         " parameters cannot be reduced. Exclude it, or make it floating.";
+}
+
 }  // namespace
 
 std::string problem_with(WrappedOptimizer& optimizer,
@@ -198,45 +234,10 @@ std::string problem_with(WrappedOptimizer& optimizer,
 std::string problem_with(const std::vector<ReducedParameter>& parameters,
                          const ReducedParameter& first,
                          const DistributedOptimizerOptions& options) {
-  const Shard shard = *options.shard;
-  std::unordered_map<const void*, std::string> storages;
+  Storages storages;
   for (const ReducedParameter& parameter : parameters) {
-    const std::string where = "parameter '" + parameter.name + "': ";
-    if (std::string problem = problem_with_type(parameter.tensor); !problem.empty())
-      return where + problem;
-    if (is_deferred(parameter.tensor) && options.process_set->rank() == 0) {
-      return where +
-             "a kolo::deferred model has no elements on this rank, and this is the first of the "
-             "process set, whose values all would get. Take a set with the first rank of the node.";
-    }
-    // backward() has a thread per device: hooks of two devices would race on the state of the step.
-    if (parameter.tensor.device() != first.tensor.device()) {
-      return where + "it lies on " + parameter.tensor.device().str() + ", and parameter '" +
-             first.name + "' on " + first.tensor.device().str() +
-             ". Move the model to one device, or wrap an optimizer for each.";
-    }
-    if (GradientReducer::reduces(parameter.tensor)) {
-      return where +
-             "it belongs to another DistributedOptimizer already. Destroy that one first, or leave "
-             "the parameter out of one of them.";
-    }
-    const DType dtype = dtype_of(parameter.tensor);
-    if (shard != Shard::None) {
-      if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {
-        return where + problem + ", which shard = " + std::string(name_of(shard)) +
-               " cannot move. Give the model a contiguous clone of it.";
-      }
-    }
-    if (const std::string problem = problem_with_fused(parameter.tensor, options);
-        !problem.empty()) {
-      return where + problem;
-    }
-    if (parameter.tensor.is_conj() || parameter.tensor.is_neg()) {
-      return where + "it is a lazy conjugate or negative. Give the model a clone of it.";
-    }
-    if (is_floating(dtype) || is_complex(dtype)) continue;
-    return where + "gradients of " + std::string(name_of(dtype)) +
-           " parameters cannot be reduced. Exclude it, or make it floating.";
+    const std::string problem = problem_with_parameter(parameter, first, options, storages);
+    if (!problem.empty()) return "parameter '" + parameter.name + "': " + problem;
   }
   return {};
 }

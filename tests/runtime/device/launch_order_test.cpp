@@ -21,6 +21,16 @@
 
 namespace kolo::runtime::launch_order_test {
 
+TEST(LaunchTicketsTest, EachRank_IsToldItsPreviousBatch) {
+  using Numbers = LaunchTickets::Numbers;
+  LaunchTickets tickets;
+  EXPECT_EQ(tickets.next({0, 1}), (Numbers{0, 0, 1}));
+  EXPECT_EQ(tickets.next({2, 1}), (Numbers{0, 1, 2}));
+  EXPECT_EQ(tickets.next({0, 1, 2, 3}), (Numbers{1, 2, 2, 0, 3}));
+  EXPECT_EQ(tickets.next({3}), (Numbers{3, 4}));
+  EXPECT_EQ(tickets.next({3, 0}), (Numbers{4, 3, 5}));
+}
+
 /// A communicator of world rank 0 with a request in flight whose data may never arrive.
 class HalfArrived final : public Communicator {
  public:
