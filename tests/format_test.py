@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every source is formatted as .clang-format says, and no line is longer than 100 columns.
+"""Every source is formatted as .clang-format says; no line is longer than 100 columns, and no file
+longer than 300 lines.
 
   tests/format_test.py          lists what differs; exit status 77 where clang-format is missing
   tests/format_test.py --fix    formats it
@@ -19,6 +20,7 @@ FOLDERS = ("include", "src", "ops", "compression", "tests", "examples")
 FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
 MEASURED = FORMATTED + (".py", ".sh", ".cmake", "CMakeLists.txt")
 COLUMNS = 100
+LINES = 300
 
 
 def sources(suffixes):
@@ -26,9 +28,12 @@ def sources(suffixes):
         yield from sorted(p for p in (ROOT / folder).rglob("*") if p.name.endswith(suffixes))
 
 
-def long_lines():
+def too_long():
     for path in sources(MEASURED):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        lines = path.read_text().splitlines()
+        if len(lines) > LINES:
+            yield f"{path.relative_to(ROOT)}: {len(lines)} lines; split it"
+        for number, line in enumerate(lines, 1):
             if len(line) > COLUMNS:
                 yield f"{path.relative_to(ROOT)}:{number}: {len(line)} columns"
 
@@ -53,7 +58,7 @@ def main():
              for name in differing]
     if result.returncode != 0 and not found:
         found.append(result.stderr)
-    found += long_lines()
+    found += too_long()
     print("\n".join(found) or f"{len(files)} files are formatted")
     return 1 if found else 0
 

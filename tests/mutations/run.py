@@ -93,8 +93,8 @@ class Device(Algorithms):
         ("api/allreduce", "api/collectives", "api/join", "api/process_set",
          "api/process_set_independence", "device/coded_exchange", "device/device",
          "device/device_buffers", "device/device_errors", "device/device_exchange",
-         "device/device_groups", "device/device_life", "device/device_registration",
-         "device/launch_order")]
+         "device/device_groups", "device/device_life", "device/device_order",
+         "device/device_registration", "device/launch_order")]
 
     @staticmethod
     def command(program, _):

@@ -70,6 +70,7 @@ if(TARGET kolo)
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
+      torch/sharding/wrapped_step_test.cpp
       torch/sharding/frozen_checkpoints_test.cpp
       torch/sharding/frozen_parameters_test.cpp
       torch/sharding/precision_test.cpp

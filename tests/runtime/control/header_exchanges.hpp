@@ -105,4 +105,22 @@ class HeaderExchanges {
   std::map<int, int> sends_left_;
 };
 
+inline constexpr unsigned kSeedsPerWorld = 5;
+
+/// Runs `test` in worlds of `lowest` to 16 ranks, with every tree width and several seeds, which
+/// failures name.
+inline void in_all_worlds(int lowest, const std::function<void(HeaderExchanges&)>& test) {
+  for (int size = lowest; size <= 16; ++size) {
+    for (int width = 1; width <= 8; ++width) {
+      for (unsigned seed = 0; seed < kSeedsPerWorld; ++seed) {
+        SCOPED_TRACE("size " + std::to_string(size) + ", width " + std::to_string(width) +
+                     ", seed " + std::to_string(seed));
+        HeaderExchanges ranks(size, width, seed);
+        test(ranks);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
 }  // namespace kolo::runtime::tree_header_exchange_test

@@ -2,7 +2,6 @@
 // legitimate uses are not refused.
 #include <functional>
 #include <memory>
-#include <ostream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -11,138 +10,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
+#include "torch/sharding/guarded_training.hpp"
 #include "torch/sharding/wasserstein_gan.hpp"
-#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::sharded_guards_test {
-
-constexpr std::int64_t kWidth = 9;
-
-class ShardedGuardsTest : public TorchTest {
- protected:
-  void backward(torch::nn::Sequential& model, int step) {
-    loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32)).backward();
-  }
-  void train(torch::nn::Sequential& model, DistributedOptimizer& optimizer, int steps) {
-    for (int step = 0; step < steps; ++step) {
-      optimizer.zero_grad();
-      backward(model, step);
-      optimizer.step();
-    }
-  }
-};
-
-constexpr const char* kWarning = "gradients were discarded 5 times in a row without a step()";
-
-std::string warnings_of(const std::function<void()>& work) {
-  set_log_level(LogLevel::Warn);
-  testing::internal::CaptureStderr();
-  work();
-  set_log_level(LogLevel::Error);
-  return testing::internal::GetCapturedStderr();
-}
-
-/// How a program that steps the wrapped optimizer zeroes its gradients.
-enum class Zeroing { ByWrapper, ByWrapped, ByModel, Never };
-
-struct Misuse {
-  Shard mode;
-  Algorithm algorithm;
-  Zeroing zeroing;
-  int steps_before;  // valid steps
-};
-
-std::string name_of(const Misuse& misuse) {
-  static const char* const kZeroings[] = {"ByWrapper", "ByWrapped", "ByModel", "Never"};
-  return std::string(kolo::name_of(misuse.mode)) + "_" + name_of(misuse.algorithm) + "_" +
-         kZeroings[static_cast<int>(misuse.zeroing)] + "_" + std::to_string(misuse.steps_before);
-}
-
-void PrintTo(const Misuse& misuse, std::ostream* stream) { *stream << name_of(misuse); }
-
-std::vector<Misuse> misuses() {
-  std::vector<Misuse> all;
-  for (const Shard mode : all_modes()) {
-    for (const Algorithm algorithm : {Algorithm::Sgd, Algorithm::Adam}) {
-      for (const Zeroing zeroing :
-           {Zeroing::ByWrapper, Zeroing::ByWrapped, Zeroing::ByModel, Zeroing::Never}) {
-        for (const int steps : {0, 2}) all.push_back({mode, algorithm, zeroing, steps});
-      }
-    }
-  }
-  return all;
-}
-
-class WrappedStepTest : public ShardedGuardsTest, public testing::WithParamInterface<Misuse> {
- protected:
-  /// Whether the wrapped optimizer would find no gradients on the parameters.
-  static bool has_shards() {
-    return GetParam().mode == Shard::Full ||
-           (GetParam().mode == Shard::Gradients && GetParam().steps_before > 0);
-  }
-};
-
-INSTANTIATE_TEST_SUITE_P(, WrappedStepTest, testing::ValuesIn(misuses()),
-                         [](const auto& item) { return name_of(item.param); });
-
-TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
-  const auto [mode, algorithm, zeroing, steps_before] = GetParam();
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  const auto inner = algorithm == Algorithm::Sgd
-                         ? std::make_unique<torch::optim::SGD>(model->parameters(), 0.1)
-                         : make_optimizer(algorithm, model->parameters());
-  DistributedOptimizer optimizer(*inner, *model, with(mode));
-  train(model, optimizer, steps_before);
-  optimizer.zero_grad();
-  const at::Tensor before = flat(*model);
-  const auto misuse = [&, zeroing = zeroing] {
-    for (int step = 0; step < 4; ++step) {
-      if (zeroing == Zeroing::ByWrapper) optimizer.zero_grad();
-      if (zeroing == Zeroing::ByWrapped) inner->zero_grad();
-      if (zeroing == Zeroing::ByModel) model->zero_grad();
-      backward(model, step);
-      inner->step();
-    }
-  };
-  if (!has_shards()) {
-    expect_contains(text_thrown_by<c10::Error>(misuse),
-                    "gradient of parameter '0.weight' is being reduced over the ranks");
-  } else if (zeroing != Zeroing::ByWrapper) {
-    expect_contains(text_thrown_by<InvalidArgument>(misuse),
-                    "of the DistributedOptimizer, not of the wrapped optimizer");
-  } else {
-    const std::string logged = warnings_of([&] {
-      misuse();
-      misuse();
-    });
-    EXPECT_TRUE(torch::equal(flat(*model), before));
-    const std::size_t found = logged.find(kWarning);
-    EXPECT_EQ(found != std::string::npos, rank() == 0) << logged;
-    EXPECT_EQ(logged.rfind(kWarning), found) << "it is said twice: " << logged;
-  }
-}
-
-TEST_F(ShardedGuardsTest, StepsDroppedOnPurpose_AreNoMistake) {
-  for (const Shard mode : sharded_modes()) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::SGD inner(model->parameters(), 0.1);
-    DistributedOptimizer optimizer(inner, *model, with(mode));
-    const std::string logged = warnings_of([&] {
-      for (int round = 0; round < 3; ++round) {
-        for (int dropped = 0; dropped < 4; ++dropped) {
-          backward(model, dropped);
-          optimizer.zero_grad();
-        }
-        train(model, optimizer, 1);
-      }
-    });
-    EXPECT_EQ(logged.find(kWarning), std::string::npos) << logged;
-  }
-}
 
 TEST_F(ShardedGuardsTest, ParametersWrittenInsteadOfSteps_AreDetected) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);

@@ -1,0 +1,192 @@
+// The order in which overlapping process sets launch on GPUs, and what follows when rank 0, which
+// decides on it, has ended.
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <latch>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/deaths.hpp"
+#include "runtime/device/programs.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::device_order_test {
+
+using namespace std::chrono_literals;
+
+/// A program on three ranks, where rank 1 learns rank 2's row counts only when `may_arrive` is set.
+void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
+                          std::barrier<>& all_ranks) {
+  constexpr int kWorldGpuChannel = 3;
+  std::vector<Fault> faults;
+  if (world.topology().rank == 2) {
+    faults = {{.kind = Fault::Kind::Delay,
+               .channel = kWorldGpuChannel,
+               .destination = 1,
+               .until = &may_arrive}};
+  }
+  FaultWorld with_faults(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
+  Config config = test_config();
+  config.allgather = "pairwise";  // each rank sends to each
+  Runtime runtime(options_in(with_faults, config));
+  Runtime::set_thread_current(&runtime);
+  GpuProgram program(world);
+  const auto memory = program.allocate(8);
+  const auto rows = program.allocate(12);
+  const TensorView view = program.view(memory, 8);
+  program.write(memory, 8, 1.0F);
+  allreduce(view, view, {.op = ReduceOp::Sum, .name = "first", .stream = program.stream()});
+  all_ranks.arrive_and_wait();
+  may_arrive = false;
+  all_ranks.arrive_and_wait();
+  Handle gathered = allgather_async(program.view(memory, 4),
+                                    [&](const std::vector<std::int64_t>&) { return rows.get(); },
+                                    {.name = "rows", .stream = program.stream()});
+  std::thread late_sender;
+  if (runtime.rank() == 2) {
+    late_sender = std::thread([&] {
+      std::this_thread::sleep_for(500ms);  // time for the set to overtake the rows, if it can
+      may_arrive = true;
+    });
+  }
+  barrier();  // so that the rows are agreed on before the set is
+  ProcessSet& added = runtime.add_process_set({0, 1});
+  if (added.included()) {
+    const auto other = program.allocate(8);
+    const TensorView reduced = program.view(other, 8);
+    program.write(other, 8, 1.0F);
+    allreduce(
+        reduced, reduced,
+        {.op = ReduceOp::Sum, .name = "x", .process_set = &added, .stream = program.stream()});
+    EXPECT_EQ(program.read(other, 8), std::vector<float>(8, 2.0F));
+  }
+  gathered.wait();
+  if (late_sender.joinable()) late_sender.join();
+  EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));
+}
+
+/// The world's launches without a number precede the first added set on all ranks.
+TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
+  std::atomic<bool> may_arrive{true};
+  std::barrier all_ranks(3);
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              if (world.topology().rank == 0) hub = world.hub();
+              gather_and_add_a_set(world, may_arrive, all_ranks);
+            },
+            {.gpus_per_rank = 1});
+  for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
+}
+
+/// Sums in `set` until that fails with an `Expected`. @return how often it worked
+template <class Expected>
+int sum_until_thrown(ProcessSet& set, const std::string& text) {
+  Tensor tensor(5);
+  for (int done = 0;; ++done) {
+    try {
+      allreduce(tensor.view(), tensor.view(), {.name = "x", .process_set = &set});
+    } catch (const Expected& error) {
+      expect_contains(error.what(), text);
+      return done;
+    }
+  }
+}
+
+const std::string kRankZeroHasLeft = "rank 0 of the world has shut Kolo down";
+
+/// World rank 0 orders the launches of overlapping sets.
+TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
+  for (const bool rendezvous : {false, true}) {
+    const Setting setting{
+        .size = 3,
+        .network = {
+            .nodes = 2, .longest_delay = 200us, .rendezvous = rendezvous, .gpus_per_rank = 1}};
+    std::vector<int> sums(3);
+    run_runtimes(setting, [&](Runtime& runtime) {
+      ProcessSet& set = runtime.add_process_set({1, 2});
+      if (!set.included()) return;
+      sums.at(static_cast<std::size_t>(runtime.rank())) =
+          sum_until_thrown<ShutdownError>(set, kRankZeroHasLeft);
+      float one = 1.0F;
+      const TensorView on_cpu{&one, DType::Float32, {1}, {}};
+      allreduce(on_cpu, on_cpu, {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
+      EXPECT_EQ(one, 2.0F);
+    });
+    EXPECT_EQ(sums[1], sums[2]);
+  }
+}
+
+/// The loss of a set is not known outside it.
+TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
+  for (const std::vector<int>& lost_ranks : {std::vector<int>{0, 3}, {1, 2}}) {
+    Config config = test_config();
+    config.lost_after = 60s;
+    const auto begin = std::chrono::steady_clock::now();
+    run_ranks(4,
+              [&](FakeWorld& world) {
+                FakeTensorPlace place(world.hub(), world.topology().rank,
+                                      world.topology().local_rank);
+                tensor_place = &place;
+                const int victim = lost_ranks.back();
+                if (world.topology().rank == victim) {
+                  world.hub()->fail_collective(victim, 1, "an illegal address was met");
+                }
+                {
+                  Runtime runtime(options_in(world, config));
+                  Runtime::set_thread_current(&runtime);
+                  ProcessSet& lost = runtime.add_process_set(lost_ranks);
+                  ProcessSet& other = runtime.add_process_set({1, 2});
+                  if (lost.included()) sum_until_thrown<PeerLostError>(lost, "illegal address");
+                  if (other.included()) sum_until_thrown<ShutdownError>(other, kRankZeroHasLeft);
+                }
+                tensor_place = nullptr;
+              },
+              {.gpus_per_rank = 1});
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "somebody waited for a rank";
+  }
+}
+
+/// World rank 0 dies and orders launches no more.
+TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
+  std::barrier all_have_the_set(3);
+  std::latch survivors_know(2);
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              const int rank = world.topology().rank;
+              FakeTensorPlace place(world.hub(), rank, world.topology().local_rank);
+              tensor_place = &place;
+              Config config = test_config();
+              config.lost_after = 60s;
+              {
+                Runtime runtime(options_in(world, config));
+                Runtime::set_thread_current(&runtime);
+                ProcessSet& set = runtime.add_process_set({1, 2});
+                all_have_the_set.arrive_and_wait();
+                if (rank == 0) {
+                  world.die();
+                  survivors_know.wait();
+                } else {
+                  const CountDown knows(survivors_know);
+                  sum_until_thrown<PeerLostError>(set, "the world has lost a rank");
+                  float one = 1.0F;
+                  const TensorView on_cpu{&one, DType::Float32, {1}, {}};
+                  allreduce(on_cpu, on_cpu,
+                            {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
+                  EXPECT_EQ(one, 2.0F);
+                }
+              }
+              tensor_place = nullptr;
+            },
+            {.gpus_per_rank = 1});
+}
+
+}  // namespace kolo::test::device_order_test
