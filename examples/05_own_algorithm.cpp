@@ -73,10 +73,14 @@ int main() {
   options.config.allreduce = "star";
   kolo::Runtime runtime(options);
 
+  constexpr std::size_t kCount = 300'000;  // several segments
   const auto rank = static_cast<float>(runtime.rank());
-  float values[] = {rank, -2 * rank, 0.5f - rank};
-  const kolo::TensorView view{values, kolo::DType::Float32, {3}};
+  const float pattern[] = {rank, -2 * rank, 0.5f - rank};
+  std::vector<float> values(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) values[i] = pattern[i % 3];
+  const kolo::TensorView view{values.data(), kolo::DType::Float32, {kCount}};
   kolo::allreduce(view, view, {.op = kolo::ReduceOp::Custom, .custom = "larger magnitude"});
-  std::printf("rank %d: %g %g %g\n", runtime.rank(), values[0], values[1], values[2]);
+  std::printf("rank %d: %g %g %g … %g\n", runtime.rank(), values[0], values[1], values[2],
+              values.back());
   return 0;
 }

@@ -1,5 +1,5 @@
-"""Each patch of mutations/ applies to the sources as they are, so that whoever changes the code
-under one regenerates it in the same commit: python3 mutations_test.py"""
+"""Every patch in mutations/ applies to the current sources: whoever changes the code under a patch
+regenerates it in the same commit. python3 mutations_test.py"""
 
 import collections
 import os
@@ -15,7 +15,7 @@ import cases  # noqa: E402
 from run import SUITES  # noqa: E402
 
 PATCHES = sorted(FOLDER.rglob("*.patch"))
-# Without it git would apply the patches of a copy inside another repository to that one.
+# Otherwise, for a copy inside another repository, git would use that repository.
 ENVIRONMENT = {**os.environ, "GIT_CEILING_DIRECTORIES": str(ROOT.parent)}
 
 

@@ -133,13 +133,8 @@ class AlgorithmContract : public testing::TestWithParam<ContractCase> {
   }
 
  private:
-  Task start(const Rank& rank, CollectiveCall call) const {
-    CheckedCommunicator communicator(rank.communicator, call.segment_bytes);
-    call.communicator = &communicator;
-    call.window = &rank.window;
-    call.nodes = rank.nodes;
-    co_await algorithm().run(call);
-    communicator.check_all_ready();
+  Task start(const Rank& rank, const CollectiveCall& call) const {
+    return run_checked(rank, algorithm(), call);
   }
 };
 

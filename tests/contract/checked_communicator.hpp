@@ -9,14 +9,15 @@
 #include <string>
 #include <utility>
 
+#include "contract/ranks.hpp"
 #include "kolo/algorithm.hpp"
 #include "kolo/communicator.hpp"
 
 namespace kolo::test {
 
 /// Passes messages on to another communicator and checks what an algorithm promises: that messages
-/// are not longer than a segment, that it uses its own tags, and that all transfers are ready
-/// before it ends.
+/// are not longer than a segment, that it uses its own tags, and that it awaits all sends and
+/// receives. Collectives of native() are not checked.
 class CheckedCommunicator final : public Communicator {
  public:
   /// @param inner must outlive it
@@ -39,12 +40,12 @@ class CheckedCommunicator final : public Communicator {
   std::optional<Envelope> probe(int tag) override { return inner_.probe(tag); }
   UnderWay give_up_receives() override { return inner_.give_up_receives(); }
 
-  /// To be called once the algorithm has ended: its buffers may be freed then.
-  void check_all_ready() const {
-    const std::size_t not_ready = abandoned_ + transfers_.size();
-    if (not_ready > 0) {
-      throw std::logic_error("the algorithm ended before " + std::to_string(not_ready) +
-                             " of its transfers were ready");
+  /// Call it once the algorithm has ended: its buffers may be freed then.
+  void check_all_awaited() const {
+    const std::size_t count = abandoned_ + transfers_.size();
+    if (count > 0) {
+      throw std::logic_error("the algorithm did not await " + std::to_string(count) +
+                             " of its transfers");
     }
   }
 
@@ -78,7 +79,17 @@ class CheckedCommunicator final : public Communicator {
   std::size_t segment_bytes_;
   std::map<std::uint64_t, Transfer> transfers_;  // by token
   std::uint64_t last_token_ = 0;
-  std::size_t abandoned_ = 0;  // before they were ready
+  std::size_t abandoned_ = 0;  // destroyed without being awaited
 };
+
+/// Runs an algorithm as this rank. Throws if the algorithm breaks a promise.
+inline Task run_checked(const Rank& rank, const Algorithm& algorithm, CollectiveCall call) {
+  CheckedCommunicator communicator(rank.communicator, call.segment_bytes);
+  call.communicator = &communicator;
+  call.window = &rank.window;
+  call.nodes = rank.nodes;
+  co_await algorithm.run(call);
+  communicator.check_all_awaited();
+}
 
 }  // namespace kolo::test

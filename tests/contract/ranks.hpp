@@ -116,10 +116,10 @@ inline void run_on_nodes(const std::vector<int>& node_of_rank, std::size_t windo
   run_ranks(
       static_cast<int>(node_of_rank.size()),
       [&](FakeWorld& world) {
-        RankResources resources(world, node_of_rank, any_has_failed);
-        Task making = resources.make_windows(window_bytes);
-        while (making.poll() != Progress::Done) std::this_thread::yield();
         try {
+          RankResources resources(world, node_of_rank, any_has_failed);
+          Task making = resources.make_windows(window_bytes);
+          while (making.poll() != Progress::Done) std::this_thread::yield();
           body(resources.rank(seed));
         } catch (...) {
           any_has_failed = true;

@@ -97,8 +97,8 @@ class OwnAlgorithm(NumberedExamples):
                 inputs = [(rank, -2 * rank, 0.5 - rank) for rank in range(ranks)]
                 farthest = [max(values, key=lambda value: value * value) for values in zip(*inputs)]
                 output = self.run_example(ranks, "05_own_algorithm").replace("-0", "0")
-                self.expect_lines(output, [f"rank {rank}: {numbers(farthest)}"
-                                           for rank in range(ranks)])
+                self.expect_lines(output, [f"rank {rank}: {numbers(farthest)} … "
+                                           f"{numbers(farthest[-1:])}" for rank in range(ranks)])
 
 
 class OwnCodec(NumberedExamples):

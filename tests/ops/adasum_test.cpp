@@ -53,8 +53,8 @@ class AdasumTest : public testing::TestWithParam<int> {
       const auto self = static_cast<std::size_t>(rank.rank);
       if (item.in_place) outputs[self].fill(inputs[self].bytes());
       std::byte* output = outputs[self].data();
-      co_await adasum_.run({.communicator = &rank.communicator,
-                            .input = item.in_place ? output : inputs[self].data(),
+      co_await run_checked(rank, adasum_,
+                           {.input = item.in_place ? output : inputs[self].data(),
                             .output = output,
                             .count = count,
                             .dtype = dtype,
@@ -198,8 +198,8 @@ TEST_P(AdasumTest, Bytes_FollowTheirFormula) {
   run_tasks_on_ranks(GetParam(), kContractWindowBytes, kFirstSeed, [&](const Rank& rank) -> Task {
     const auto self = static_cast<std::size_t>(rank.rank);
     auto* buffer = reinterpret_cast<std::byte*>(buffers[self].data());
-    co_await adasum_.run({.communicator = &rank.communicator,
-                          .input = buffer,
+    co_await run_checked(rank, adasum_,
+                         {.input = buffer,
                           .output = buffer,
                           .count = count,
                           .reduction = {ReduceOp::Adasum},

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <random>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "compression/registry.hpp"
+#include "contract/checked_communicator.hpp"
 #include "contract/ranks.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/registry.hpp"
@@ -66,9 +66,7 @@ class CompressedReductionsTest : public testing::TestWithParam<Case> {
     const std::vector<std::size_t> counts = this->counts(count);
     const std::size_t own = counts[static_cast<std::size_t>(rank.rank)];
     Bytes scattered(own * size_of(dtype));
-    CollectiveCall call{.communicator = &rank.communicator,
-                        .window = &rank.window,
-                        .input = buffer.data(),
+    CollectiveCall call{.input = buffer.data(),
                         .output = is_scattered() ? scattered.data() : buffer.data(),
                         .count = count,
                         .dtype = dtype,
@@ -76,8 +74,8 @@ class CompressedReductionsTest : public testing::TestWithParam<Case> {
                         .compressor = compressor,
                         .segment_bytes = segment_bytes};
     if (is_scattered()) call.counts = counts;
-    Task task = algorithm().run(call);
-    while (task.poll() != Progress::Done) std::this_thread::yield();
+    std::mt19937_64 random = random_of(rank);
+    finish(run_checked(rank, algorithm(), call), rank, random);
     return is_scattered() ? scattered : buffer;
   }
 

@@ -1,8 +1,8 @@
-// The suites of tests/contract/ notice algorithms that break their promises.
+// Algorithms that break their promises are noticed.
 
 #include <array>
 #include <cstddef>
-#include <functional>
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -15,24 +15,29 @@ namespace kolo::test::contract_test {
 constexpr int kTag = 3;
 constexpr std::size_t kSegmentBytes = 64;
 
-/// Runs `make_task` on two ranks with checked communicators. Returns the text of the failure.
-std::string failure_of(const std::function<Task(Communicator&)>& make_task, Schedule schedule) {
-  const auto run = [&](const Rank& rank) -> Task {
-    CheckedCommunicator communicator(rank.communicator, kSegmentBytes);
-    co_await make_task(communicator);
-    communicator.check_all_ready();
-  };
-  try {
-    run_tasks_on_ranks(2, kContractWindowBytes, kFirstSeed, run, schedule);
-  } catch (const std::exception& error) {
-    return error.what();
+class ContractTest : public testing::TestWithParam<Schedule> {
+ protected:
+  /// Runs an algorithm on two ranks. Returns the text of the failure; empty if there is none.
+  static std::string failure_of(Task (*run)(CollectiveCall)) {
+    const Algorithm algorithm{.name = "in_test",
+                              .collective = Collective::AllReduce,
+                              .needs = Needs::Messages,
+                              .rank_ordered = false,
+                              .run = run};
+    const auto task = [&](const Rank& rank) {
+      return run_checked(rank, algorithm, {.segment_bytes = kSegmentBytes});
+    };
+    try {
+      run_tasks_on_ranks(2, kContractWindowBytes, kFirstSeed, task, GetParam());
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
   }
-  return "";
-}
+};
 
-class ContractTest : public testing::TestWithParam<Schedule> {};
-
-Task send_to_itself(Communicator& communicator, std::size_t bytes, int tag) {
+Task send_to_itself(CollectiveCall call, std::size_t bytes, int tag) {
+  Communicator& communicator = *call.communicator;
   std::array<std::byte, 2 * kSegmentBytes> sent{};
   std::array<std::byte, 2 * kSegmentBytes> received{};
   Transfer send = communicator.send({sent.data(), bytes}, communicator.rank(), tag);
@@ -41,47 +46,41 @@ Task send_to_itself(Communicator& communicator, std::size_t bytes, int tag) {
 }
 
 TEST_P(ContractTest, OneSegmentAndTheLastTag_AreAllowed) {
-  const auto task = [](Communicator& communicator) {
-    return send_to_itself(communicator, kSegmentBytes, kAlgorithmTagCount - 1);
-  };
-  EXPECT_EQ(failure_of(task, GetParam()), "");
+  const std::string text = failure_of([](CollectiveCall call) {
+    return send_to_itself(call, kSegmentBytes, kAlgorithmTagCount - 1);
+  });
+  EXPECT_EQ(text, "");
 }
 
 TEST_P(ContractTest, MessageLongerThanASegment_IsNoticed) {
-  const auto task = [](Communicator& communicator) {
-    return send_to_itself(communicator, kSegmentBytes + 1, kTag);
-  };
-  const std::string text = failure_of(task, GetParam());
+  const std::string text =
+      failure_of([](CollectiveCall call) { return send_to_itself(call, kSegmentBytes + 1, kTag); });
   EXPECT_NE(text.find("send of 65 bytes, but segment_bytes is 64"), std::string::npos) << text;
 }
 
 TEST_P(ContractTest, TagOfTheRuntime_IsNoticed) {
-  const auto task = [](Communicator& communicator) {
-    return send_to_itself(communicator, 1, kAlgorithmTagCount);
-  };
-  const std::string text = failure_of(task, GetParam());
+  const std::string text =
+      failure_of([](CollectiveCall call) { return send_to_itself(call, 1, kAlgorithmTagCount); });
   EXPECT_NE(text.find("send with tag 128"), std::string::npos) << text;
 }
 
-TEST_P(ContractTest, TransferThatIsNotReady_IsNoticed) {
-  const auto task = [](Communicator& communicator) -> Task {
+TEST_P(ContractTest, TransferThatIsNotAwaited_IsNoticed) {
+  const std::string text = failure_of([](CollectiveCall call) -> Task {
     std::array<std::byte, 1> byte{};
-    const int other = 1 - communicator.rank();
-    const Transfer receive = communicator.receive(byte, other, kTag);
+    const int other = 1 - call.communicator->rank();
+    const Transfer receive = call.communicator->receive(byte, other, kTag);
     co_return;
-  };
-  const std::string text = failure_of(task, GetParam());
-  EXPECT_NE(text.find("ended before 1 of its transfers"), std::string::npos) << text;
+  });
+  EXPECT_NE(text.find("did not await 1 of its transfers"), std::string::npos) << text;
 }
 
-// Otherwise the failure's text would be lost: the test would be killed after its time limit.
+// Otherwise the test would be killed after its time limit, and the failure's text would be lost.
 TEST_P(ContractTest, FailureOfOneRank_EndsTheOthers) {
-  const auto task = [](Communicator& communicator) -> Task {
-    if (communicator.rank() == 1) throw std::runtime_error("out of paper");
+  const std::string text = failure_of([](CollectiveCall call) -> Task {
+    if (call.communicator->rank() == 1) throw std::runtime_error("out of paper");
     std::array<std::byte, 1> byte{};
-    co_await communicator.receive(byte, 1, kTag);
-  };
-  const std::string text = failure_of(task, GetParam());
+    co_await call.communicator->receive(byte, 1, kTag);
+  });
   EXPECT_NE(text.find("out of paper"), std::string::npos) << text;
 }
 

@@ -164,14 +164,13 @@ TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
       for (std::size_t round = 0; round < kRounds; ++round) {  // reuses the same memory
         GatheredBlocks blocks(ranks(), self, round);
         all_have_read.arrive_and_wait();
-        finish(algorithm.run({.communicator = &rank.communicator,
-                              .nodes = rank.nodes,
-                              .shares_output = true,
-                              .input = bytes_of(blocks.own),
-                              .output = bytes_of(output),
-                              .dtype = DType::Int32,
-                              .counts = blocks.counts,
-                              .segment_bytes = 256}),
+        finish(run_checked(rank, algorithm,
+                           {.shares_output = true,
+                            .input = bytes_of(blocks.own),
+                            .output = bytes_of(output),
+                            .dtype = DType::Int32,
+                            .counts = blocks.counts,
+                            .segment_bytes = 256}),
                rank, random);
         EXPECT_TRUE(std::equal(blocks.all.begin(), blocks.all.end(), output.begin()))
             << "rank " << self << ", round " << round << ", seed " << seed;

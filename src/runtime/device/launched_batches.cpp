@@ -25,12 +25,12 @@ void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
 }
 
 /// What a query of the GPU has found.
-struct Status {
+struct QueryResult {
   std::optional<double> seconds;  // that the batch took, if it has ended
   std::exception_ptr error;
 };
 
-Status query(comm::Gpu& gpu, const LaunchedBatches::Batch& batch) {
+QueryResult query(comm::Gpu& gpu, const LaunchedBatches::Batch& batch) {
   try {
     if (!gpu.has_passed(batch.done.get())) return {};
     return {gpu.seconds_between(batch.began.get(), batch.done.get()), nullptr};
@@ -113,19 +113,19 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     Batch& first = batches_.front();  // deques do not move their elements
     lock.unlock();
-    const Status status = query(gpu, first);
+    const QueryResult found = query(gpu, first);
     lock.lock();
-    if (status.error) {
-      error_ = status.error;
+    if (found.error) {
+      error_ = found.error;
       return;
     }
-    if (!status.seconds) {
+    if (!found.seconds) {
       changed_.wait_for(lock, pause, [&] { return is_stopping_; });
       pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
       continue;
     }
     pause = kShortestPause;
-    seconds_ += *status.seconds;
+    seconds_ += *found.seconds;
     Batch ended = std::move(batches_.front());
     batches_.pop_front();
     release_without(lock, std::move(ended));

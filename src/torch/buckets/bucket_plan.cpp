@@ -20,7 +20,7 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
   return aligned(parameter.count * size_of(parameter.dtype));
 }
 
-/// Places the buckets one after another in memory, each with its flags behind it.
+/// Places the buckets one after another in memory. Each ends with its flags.
 void place_buckets(BucketPlan& plan, std::size_t shards, std::size_t alignment) {
   for (Bucket& bucket : plan.buckets) {
     bucket.offset = plan.size_bytes;

@@ -182,6 +182,7 @@ std::string problem_with_fused(const at::Tensor& parameter,
   return {};
 }
 
+/// The reason why a parameter cannot be trained; empty if it can. Adds its storage to `storages`.
 std::string problem_with_parameter(const ReducedParameter& parameter, const ReducedParameter& first,
                                    const DistributedOptimizerOptions& options, Storages& storages) {
   const at::Tensor& tensor = parameter.tensor;

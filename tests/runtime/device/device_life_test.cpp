@@ -1,11 +1,7 @@
 // The GPU resources of process sets, when they are released, and what must not block operations:
 // graphs that the program captures, and event queries and aborts that hang.
-#include <atomic>
-#include <barrier>
 #include <chrono>
-#include <latch>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,10 +9,8 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
-#include "runtime/values.hpp"
 
 namespace kolo::test::device_life_test {
 

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <latch>
 #include <memory>
 #include <string>

@@ -1,7 +1,6 @@
 // Uses of the wrapped optimizer or of parameters that bypass the DistributedOptimizer are detected;
 // legitimate uses are not refused.
 #include <functional>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,7 +12,7 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "torch/sharding.hpp"
-#include "torch/sharding/guarded_training.hpp"
+#include "torch/sharding/sharded_guards_fixture.hpp"
 #include "torch/sharding/wasserstein_gan.hpp"
 
 namespace kolo::test::sharded_guards_test {

@@ -11,7 +11,7 @@
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "torch/sharding.hpp"
-#include "torch/sharding/guarded_training.hpp"
+#include "torch/sharding/sharded_guards_fixture.hpp"
 
 namespace kolo::test::wrapped_step_test {
 
@@ -105,7 +105,9 @@ TEST_P(WrappedStepTest, StepOfTheWrappedOptimizer_IsDetected) {
   }
 }
 
-TEST_F(ShardedGuardsTest, StepsDroppedOnPurpose_AreNoMistake) {
+class DroppedStepsTest : public ShardedGuardsTest {};
+
+TEST_F(DroppedStepsTest, StepsDroppedOnPurpose_AreNoMistake) {
   for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);
     torch::optim::SGD inner(model->parameters(), 0.1);

@@ -9,10 +9,10 @@
 
 namespace kolo::test {
 
-/// Trains a small model with an optimizer that programs misuse.
+/// Trains a small model with a DistributedOptimizer that the tests misuse.
 class ShardedGuardsTest : public TorchTest {
  protected:
-  static constexpr std::int64_t kWidth = 9;  // of the samples
+  static constexpr std::int64_t kWidth = 9;  // features of a sample
 
   void backward(torch::nn::Sequential& model, int step) {
     loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32)).backward();
