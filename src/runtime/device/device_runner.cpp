@@ -134,10 +134,12 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
 void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) const {
   const std::string what = describe(request) + " on process set " + path_.name + ": ";
   if (is_world_lost) {
+    const std::string loss = order_.world_loss();  // empty if only other ranks know of it yet
     throw AgreedFailure{
         {ErrorKind::PeerLost,
-         what + "the world has lost a rank, and with it the common order of launches on GPUs. "
-                "Start again without that rank; the set still works on the CPU."}};
+         what + "the world has lost a rank" + (loss.empty() ? "" : " (" + loss + ")") +
+             ", and with it the common order of launches on GPUs. Start again without that rank; "
+             "the set still works on the CPU."}};
   }
   throw AgreedFailure{
       {ErrorKind::Shutdown,

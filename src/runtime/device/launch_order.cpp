@@ -64,12 +64,12 @@ Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
   const auto has_ended = [&] {
     const std::lock_guard guard(lock_);
     is_answered = question.transfer.ready() && reply.transfer.ready();
-    return is_answered || is_world_lost_;
+    return is_answered || world_loss_.has_value();
   };
   {
     const std::lock_guard guard(lock_);
     if (!can_ask()) {
-      answer.front() = is_world_lost_;
+      answer.front() = world_loss_.has_value();
       co_return;
     }
     question.transfer = world_->send(std::as_bytes(std::span(question.numbers)), 0, kQuestion);
@@ -94,7 +94,7 @@ Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
 /// Also looks whether rank 0 is closing: where messages move on one thread, this rank may have
 /// computed since.
 bool LaunchOrder::can_ask() {
-  if (is_world_lost_) return false;
+  if (world_loss_) return false;
   exchange_messages();
   return !asks_no_more_;
 }
@@ -119,10 +119,20 @@ void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
   last_launched_.swap(done);
 }
 
-void LaunchOrder::give_up(bool is_world) {
+void LaunchOrder::give_up() {
   const std::lock_guard guard(lock_);
   is_given_up_ = true;
-  is_world_lost_ |= is_world;
+}
+
+void LaunchOrder::give_up_world(const std::string& loss) {
+  const std::lock_guard guard(lock_);
+  is_given_up_ = true;
+  world_loss_ = loss;
+}
+
+std::string LaunchOrder::world_loss() {
+  const std::lock_guard guard(lock_);
+  return world_loss_.value_or("");
 }
 
 void LaunchOrder::serve() {
@@ -140,7 +150,7 @@ Task LaunchOrder::close() {
   const auto tell_at = Clock::now() + kTimeToClose;
   const auto is_closed = [this, tell_at] {
     const std::lock_guard guard(lock_);
-    if (is_world_lost_) return true;
+    if (world_loss_) return true;
     exchange_messages();
     if (world_->rank() > 0) {
       ask_no_more();
@@ -163,7 +173,7 @@ bool LaunchOrder::stop_waiting_for(const std::vector<int>& ranks) {
 std::vector<int> LaunchOrder::awaited() {
   const std::lock_guard guard(lock_);
   std::vector<int> ranks;
-  if (!has_questions_ || is_world_lost_ || world_->rank() > 0) return ranks;
+  if (!has_questions_ || world_loss_ || world_->rank() > 0) return ranks;
   for (int rank = 1; rank < world_->size(); ++rank) {
     if (!have_ended_.contains(rank)) ranks.push_back(rank);
   }

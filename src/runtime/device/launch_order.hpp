@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -51,9 +52,14 @@ class LaunchOrder {
   /// The event after the batch with peers that this rank launched last; null: there is none.
   std::shared_ptr<CUevent_st> last_launched();
   void set_last_launched(std::shared_ptr<CUevent_st> done);
-  /// Call it after the loss of a rank of a set: from now on this rank waits for no turn, and where
-  /// the set is the world, for no answer of its rank 0.
-  void give_up(bool is_world);
+  /// Call it after the loss of a rank of a set: from now on this rank waits for no turn.
+  void give_up();
+  /// Call it after the world has lost a rank: this rank waits for no answer of rank 0 either.
+  ///
+  /// @param loss which rank, and how
+  void give_up_world(const std::string& loss);
+  /// What `give_up_world` was told; empty if this rank knows of no loss.
+  std::string world_loss();
   /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 then answers
   /// until no rank asks any more; ranks that go on are told, and notice it in `serve`.
   Task close();
@@ -99,7 +105,7 @@ class LaunchOrder {
   std::uint64_t last_left_ = 0;
   std::shared_ptr<CUevent_st> last_launched_;
   bool is_given_up_ = false;
-  bool is_world_lost_ = false;  ///< so all ranks learn it
+  std::optional<std::string> world_loss_;  ///< all ranks learn that there is one
   bool asks_no_more_ = false;
   std::list<Message> sending_;     // abandoned, if at all, together with its memory
   std::vector<Transfer> closing_;  // nobody waits for these

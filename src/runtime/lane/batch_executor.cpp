@@ -78,7 +78,11 @@ bool BatchExecutor::is_idle() {
 
 void BatchExecutor::abort(const std::string& reason) {
   if (device_runner_ != nullptr) {
-    launch_order_->give_up(is_world_);
+    if (is_world_) {
+      launch_order_->give_up_world(reason);
+    } else {
+      launch_order_->give_up();
+    }
     device_runner_->abort(reason);
     leak_intentionally(device_runner_);
   }

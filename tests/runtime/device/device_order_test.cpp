@@ -178,7 +178,9 @@ TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
                   survivors_know.wait();
                 } else {
                   const CountDown knows(survivors_know);
-                  sum_until_thrown<PeerLostError>(set, "the world has lost a rank");
+                  // Rank 1 asks for the set's turns and so knows which rank is lost.
+                  const std::string which = rank == 1 ? " (rank 0 " : "";
+                  sum_until_thrown<PeerLostError>(set, "the world has lost a rank" + which);
                   float one = 1.0F;
                   const TensorView on_cpu{&one, DType::Float32, {1}, {}};
                   allreduce(on_cpu, on_cpu,

@@ -151,9 +151,11 @@ TEST(LaunchOrderTest, LossOfTheWorld_EndsTheWaitForAnAnswer) {
     const test::CountDown ends_here(may_end);
     LaunchOrder::Ticket ticket{.number = 1};
     Task entering = set.order.enter(set.path, ticket);
-    set.order.give_up(/*is_world=*/false);
+    set.order.give_up();
     EXPECT_FALSE(ends(entering));
-    set.order.give_up(/*is_world=*/true);
+    EXPECT_EQ(set.order.world_loss(), "");
+    set.order.give_up_world("rank 1 died");
+    EXPECT_EQ(set.order.world_loss(), "rank 1 died");
     EXPECT_TRUE(ends(entering));
     EXPECT_EQ(ticket.number, 0u);
     EXPECT_TRUE(ticket.is_world_lost);
