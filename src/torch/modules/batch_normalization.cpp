@@ -22,6 +22,7 @@
 #include "torch/modules/batch_moments.hpp"
 #include "torch/tensors/differentiable.hpp"
 #include "torch/tensors/graph_node.hpp"
+#include "torch/tensors/plain_arithmetic.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
 namespace kolo::tensors {

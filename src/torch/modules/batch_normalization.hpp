@@ -4,22 +4,11 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/DispatchKeySet.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "kolo/process_set.hpp"
 #include "torch/modules/batch_moments.hpp"
 
 namespace kolo::tensors {
-
-/// While it lives, operators record no gradients, and run in the dtypes of their inputs, even in an
-/// autocast region.
-class PlainArithmetic {
- private:
-  at::AutoGradMode no_gradients_{false};
-  c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
-};
 
 /// How a batch is normalized, besides its moments. Weight and bias may be undefined.
 struct Normalization {

@@ -12,6 +12,7 @@
 #include "torch/modules/batch_moments.hpp"
 #include "torch/modules/batch_normalization.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/plain_arithmetic.hpp"
 
 namespace kolo {
 namespace {

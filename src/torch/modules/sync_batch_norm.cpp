@@ -10,6 +10,7 @@
 #include "kolo/error.hpp"
 #include "torch/modules/batch_moments.hpp"
 #include "torch/modules/batch_normalization.hpp"
+#include "torch/tensors/plain_arithmetic.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
 namespace kolo {

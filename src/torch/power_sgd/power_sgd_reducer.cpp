@@ -3,21 +3,10 @@
 #include <memory>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include "kolo/error.hpp"
+#include "torch/tensors/plain_arithmetic.hpp"
 
 namespace kolo::tensors {
-namespace {
-
-/// Disables create_graph, and Autocast, which would multiply in 16 bits.
-struct PlainArithmetic {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-};
-
-}  // namespace
 
 TensorHandle PowerSgdReducer::reduce(GradientBucket bucket) {
   if (bucket.process_set != set_.get()) {
