@@ -101,10 +101,10 @@ class Copy:
         if lists.read_text() != text:
             lists.write_text(text)
 
-    def compiles(self, programs, jobs):
+    def compiles(self, programs, jobs, output=subprocess.DEVNULL):
         return subprocess.run(["cmake", "--build", self.build, "--parallel", str(jobs),
-                               "--target", *programs], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, check=False).returncode == 0
+                               "--target", *programs], stdout=output, stderr=output,
+                              check=False).returncode == 0
 
     def problem_of(self, defect):
         """The problem, if any, and the first failure of the test."""
@@ -160,7 +160,7 @@ def main():
         copies = []
         for job in range(min(arguments.jobs, len(defects))):
             copies.append(Copy(place / str(job), defects))
-            if not copies[-1].compiles(programs, arguments.jobs):
+            if not copies[-1].compiles(programs, arguments.jobs, output=sys.stderr):
                 sys.exit("the tests do not compile without any defect")
         failures = failures_without_defects(copies[0], defects) if copies else {}
         for name, said in failures.items():
