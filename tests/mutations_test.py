@@ -4,6 +4,7 @@ regenerates it in the same commit. python3 mutations_test.py"""
 import collections
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -27,6 +28,15 @@ class Mutations(unittest.TestCase):
                                    env=ENVIRONMENT, capture_output=True, check=False)
             with self.subTest(patch.relative_to(FOLDER)):
                 self.assertEqual(check.returncode, 0, check.stderr)
+
+    def test_name_tests_that_exist(self):
+        sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.[ch]pp"))
+        for patch in PATCHES:
+            for pattern in re.findall(r"--gtest_filter=(\S+)", patch.read_text()):
+                # Programs make up names that end with a number.
+                for part in re.split(r"\d*(?:[*:./-]+|$)", pattern):
+                    with self.subTest(patch.relative_to(FOLDER), part=part):
+                        self.assertTrue(part in sources, "no test has this in its name")
 
     def test_have_names_of_their_own(self):
         suites = collections.Counter((patch.relative_to(FOLDER).parts[0], patch.stem)
