@@ -1,4 +1,4 @@
-// Algorithms that break their promises are noticed.
+// The suites of tests/contract/ notice algorithms that break their promises.
 
 #include <array>
 #include <cstddef>

@@ -109,14 +109,7 @@ TEST_P(DeviceLifeTest, UnansweredEventQueryBlocksNobody) {
     FakeGpuHub& hub = *world.hub();
     if (runtime.rank() == 0) hub.block_queries(0);
     for (int step = 0; step < 20; ++step) {
-      ProcessSet& set = step % 2 == 0 ? added : runtime.world();
-      const auto memory = program.allocate(8);
-      const TensorView view = program.view(memory, 8);
-      program.write(memory, 8, 1.0F);
-      allreduce(
-          view, view,
-          {.op = ReduceOp::Sum, .name = "x", .process_set = &set, .stream = program.stream()});
-      EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+      expect_sum_of_ones(program, step % 2 == 0 ? added : runtime.world());
     }
     if (runtime.rank() == 0) {
       EXPECT_TRUE(hub.is_blocked(0));

@@ -61,15 +61,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   }
   barrier();  // so that the rows are agreed on before the set is
   ProcessSet& added = runtime.add_process_set({0, 1});
-  if (added.included()) {
-    const auto other = program.allocate(8);
-    const TensorView reduced = program.view(other, 8);
-    program.write(other, 8, 1.0F);
-    allreduce(
-        reduced, reduced,
-        {.op = ReduceOp::Sum, .name = "x", .process_set = &added, .stream = program.stream()});
-    EXPECT_EQ(program.read(other, 8), std::vector<float>(8, 2.0F));
-  }
+  if (added.included()) expect_sum_of_ones(program, added);
   gathered.wait();
   if (late_sender.joinable()) late_sender.join();
   EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));

@@ -79,6 +79,18 @@ class GpuProgram {
   std::shared_ptr<CUstream_st> stream_;
 };
 
+/// Sums ones over the ranks of `set` in new GPU memory. All of these ranks call it.
+inline void expect_sum_of_ones(GpuProgram& program, ProcessSet& set) {
+  constexpr std::size_t kCount = 8;
+  const auto memory = program.allocate(kCount);
+  const TensorView view = program.view(memory, kCount);
+  program.write(memory, kCount, 1.0F);
+  allreduce(view, view,
+            {.op = ReduceOp::Sum, .name = "x", .process_set = &set, .stream = program.stream()});
+  EXPECT_EQ(program.read(memory, kCount),
+            std::vector<float>(kCount, static_cast<float>(set.size())));
+}
+
 /// A program's tensors, each with its own number of floats.
 class Tensors {
  public:
