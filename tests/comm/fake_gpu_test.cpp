@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "comm/gpu_ranks.hpp"
@@ -147,6 +148,34 @@ TEST(FakeGpuTest, WorkRunsOnlyWhenARankPolls) {
     EXPECT_TRUE(is_done);
   });
   EXPECT_EQ(hazards, std::vector<std::string>());
+}
+
+/// The hazards of a kernel that is launched after `ask` has found another stream's kernel finished.
+template <class Ask>
+std::vector<std::string> hazards_after_asking(Ask&& ask) {
+  return run_on_gpus(1, [&](const GpuRank& self) {
+    const auto stream = self.gpu.make_stream();
+    const auto event = self.gpu.make_event();
+    DeviceArray<float> array(self, {1});
+    self.hub.kernel(0, stream.get(), {.name = "produce", .writes = {array.range()}});
+    self.gpu.record(event.get(), stream.get());
+    while (!ask(self, event.get())) {
+    }
+    self.hub.kernel(0, nullptr, {.name = "consume", .reads = {array.range()}});
+    self.hub.synchronize(0, nullptr);
+  });
+}
+
+TEST(FakeGpuTest, LaunchesAreOrderedByQueriesOfTheProgramAlone) {
+  EXPECT_EQ(hazards_after_asking([](const GpuRank& self, comm::DeviceEvent event) {
+              return self.hub.has_passed(0, event);
+            }),
+            std::vector<std::string>());
+  const auto hazards = hazards_after_asking([](const GpuRank& self, comm::DeviceEvent event) {
+    return self.gpu.has_passed(event);  // asked by the runtime's thread
+  });
+  ASSERT_EQ(hazards.size(), 1U);
+  EXPECT_THAT(hazards[0], testing::HasSubstr("read after write: 'consume'"));
 }
 
 TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {

@@ -28,7 +28,9 @@ class HappensBeforeTest : public testing::Test {
     writing.writes = {range};
     graph_.operate(timeline, writing);
   }
-  void free(ByteRange range) { graph_.free(host_, range, ++last_order_); }
+  void free(ByteRange range, const VectorClock& besides = {}) {
+    graph_.free(host_, range, ++last_order_, besides);
+  }
   void allocate(ByteRange range) { graph_.allocate(host_, range, ++last_order_); }
   /// Orders the next operation on `later` after everything on `earlier` so far.
   void wait(Timeline later, Timeline earlier) {
@@ -147,6 +149,14 @@ TEST_F(HappensBeforeTest, MemoryIsFreedOnlyAfterAllItsUses) {
   write(one_, "kernel", all_);
   free(all_.first(32));
   expect_hazard("use after free: 'free' (rank 0, host) frees what 'kernel'");
+}
+
+TEST_F(HappensBeforeTest, WhatTheFreeingThreadKnowsOrdersNothingElse) {
+  write(one_, "kernel", all_);
+  free(all_.first(32), graph_.clock(one_));
+  EXPECT_TRUE(graph_.hazards().empty());
+  read(host_, "late", all_.last(32));
+  expect_hazard("read after write: 'late' (rank 0, host)");
 }
 
 TEST_F(HappensBeforeTest, FreedMemoryIsOutOfBoundsUntilItIsAllocatedAgain) {

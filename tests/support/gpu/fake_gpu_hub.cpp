@@ -33,7 +33,8 @@ std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
 
 void FakeGpuHub::free(int rank, std::byte* memory) {
   const std::lock_guard guard(lock_);
-  streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order(),
+                        streams_.answers(rank));
   resources_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
   check_not_registered(memory);
   memory_.poison(memory);
@@ -60,8 +61,8 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
         is_of_one_stream ? streams.front() : streams_.open_stream_behind(rank, streams);
     streams_.put(rank, stream, "free",
                  [this, block = memory_.block_at(memory), order = streams_.next_order(),
-                  memory](FakeStreams::Timeline timeline) {
-                   streams_.graph().free(timeline, block, order);
+                  answers = streams_.answers(rank), memory](FakeStreams::Timeline timeline) {
+                   streams_.graph().free(timeline, block, order, answers);
                    check_not_registered(memory);
                    memory_.poison(memory);
                    return true;

@@ -34,7 +34,7 @@ struct FakeOptions;
 /// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams make progress when
 /// polled. Operations compute real values, and work without the necessary ordering is reported as a
 /// hazard even if the values are right. All threads of a rank share one host timeline: what one
-/// knows, all know. Thread-safe.
+/// knows, all know, except what the runtime's queries of events tell it. Thread-safe.
 class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  public:
   FakeGpuHub(int ranks, const FakeOptions& options);
@@ -135,7 +135,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void drop(std::size_t group, int member);
   void leave(int rank);
   void await_abort(int rank) { wait_while_blocked(rank, Blocked::Aborts); }
-  /// The event query of comm::Gpu; queries by the program are never held.
+  /// The event query of comm::Gpu; queries by the program are never held. The runtime asks in a
+  /// thread that launches nothing, so the answer orders frees of memory, but no launch.
   bool answer(int rank, comm::DeviceEvent event);
 
  private:

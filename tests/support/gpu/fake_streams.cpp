@@ -101,6 +101,13 @@ std::uint64_t FakeStreams::steps_between(DeviceEvent first, DeviceEvent last) {
   return find(last, "steps_between").last->step - find(first, "steps_between").last->step;
 }
 
+bool FakeStreams::answer(int rank, DeviceEvent event) {
+  const Recording* const recording = find(event, "has_passed").last.get();
+  if (recording == nullptr) return true;
+  if (recording->is_done) ranks_[static_cast<std::size_t>(rank)].answers.join(recording->clock);
+  return recording->is_done;
+}
+
 bool FakeStreams::has_passed(int rank, DeviceEvent event) {
   const Recording* const recording = find(event, "has_passed").last.get();
   if (recording == nullptr) return true;

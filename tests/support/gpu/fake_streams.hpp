@@ -52,6 +52,12 @@ class FakeStreams {
   /// The number of operations on the stream between two events that have passed.
   std::uint64_t steps_between(DeviceEvent first, DeviceEvent last);
 
+  /// Polls for a thread that launches nothing: only frees of memory rely on the answer.
+  bool answer(int rank, DeviceEvent event);
+  /// What those answers have told the rank.
+  const VectorClock& answers(int rank) const {
+    return ranks_[static_cast<std::size_t>(rank)].answers;
+  }
   /// Polls, and updates the host's timeline.
   bool has_passed(int rank, DeviceEvent event);
   bool is_done(int rank, DeviceStream stream);
@@ -88,6 +94,7 @@ class FakeStreams {
   struct Rank {
     Timeline host;
     DeviceStream default_stream;
+    VectorClock answers{};
     int streams = 0;  // opened so far
   };
 

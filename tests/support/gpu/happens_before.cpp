@@ -19,10 +19,10 @@ void HappensBefore::operate(Timeline timeline, const MemoryOperation& operation)
   const auto node = next_node(timeline, operation.name, operation.order);
   std::vector<Conflict> conflicts;
   for (const ByteRange range : operation.reads) {
-    check(*node, interval_of(range), Kind::Read, conflicts);
+    check(clock(timeline), interval_of(range), Kind::Read, conflicts);
   }
   for (const ByteRange range : operation.writes) {
-    check(*node, interval_of(range), Kind::Write, conflicts);
+    check(clock(timeline), interval_of(range), Kind::Write, conflicts);
   }
   for (const ByteRange range : operation.reads) note({node, Kind::Read}, interval_of(range));
   for (const ByteRange range : operation.writes) note({node, Kind::Write}, interval_of(range));
@@ -38,10 +38,13 @@ void HappensBefore::allocate(Timeline timeline, ByteRange memory, std::uint64_t 
   operate(timeline, {.name = "allocate", .writes = {memory}, .order = order});
 }
 
-void HappensBefore::free(Timeline timeline, ByteRange memory, std::uint64_t order) {
+void HappensBefore::free(Timeline timeline, ByteRange memory, std::uint64_t order,
+                         const VectorClock& besides) {
   const auto node = next_node(timeline, "free", order);
+  VectorClock known = clock(timeline);
+  known.join(besides);
   std::vector<Conflict> conflicts;
-  check(*node, interval_of(memory), Kind::Free, conflicts);
+  check(known, interval_of(memory), Kind::Free, conflicts);
   note({node, Kind::Free}, interval_of(memory));
   for (const Conflict& conflict : conflicts) report(describe(*node, conflict));
 }
@@ -59,11 +62,11 @@ std::shared_ptr<const HappensBefore::Node> HappensBefore::next_node(Timeline tim
   return std::make_shared<const Node>(Node{std::move(name), order, timeline, clock.at(timeline)});
 }
 
-bool HappensBefore::happens_before(const Access& earlier, Timeline timeline) const {
-  return timelines_[timeline].clock.at(earlier.node->timeline) >= earlier.node->tick;
+bool HappensBefore::contains(const VectorClock& known, const Access& earlier) {
+  return known.at(earlier.node->timeline) >= earlier.node->tick;
 }
 
-void HappensBefore::check(const Node& node, Interval interval, Kind kind,
+void HappensBefore::check(const VectorClock& known, Interval interval, Kind kind,
                           std::vector<Conflict>& conflicts) {
   if (interval.begin == interval.end) return;
   auto segment = segments_.upper_bound(interval.begin);
@@ -74,12 +77,12 @@ void HappensBefore::check(const Node& node, Interval interval, Kind kind,
     if (common.begin >= common.end) continue;
     for (const Access& access : segment->second.accesses) {
       const bool is_harmless = (kind == Kind::Read && access.kind == Kind::Read) ||
-                               (access.kind != Kind::Free && happens_before(access, node.timeline));
+                               (access.kind != Kind::Free && contains(known, access));
       if (is_harmless) continue;
       const auto same =
-          std::find_if(conflicts.begin(), conflicts.end(), [&](const Conflict& known) {
-            return known.other.node == access.node && known.other.kind == access.kind &&
-                   known.kind == kind;
+          std::find_if(conflicts.begin(), conflicts.end(), [&](const Conflict& listed) {
+            return listed.other.node == access.node && listed.other.kind == access.kind &&
+                   listed.kind == kind;
           });
       if (same == conflicts.end()) {
         conflicts.push_back({access, kind, common});
@@ -106,8 +109,8 @@ void HappensBefore::note(const Access& access, Interval interval) {
     return;
   }
   for (auto segment = first; segment != last; ++segment) {
-    std::erase_if(segment->second.accesses, [&](const Access& known) {
-      return known.kind == Kind::Read && happens_before(known, access.node->timeline);
+    std::erase_if(segment->second.accesses, [&](const Access& earlier) {
+      return earlier.kind == Kind::Read && contains(clock(access.node->timeline), earlier);
     });
     segment->second.accesses.push_back(access);
   }

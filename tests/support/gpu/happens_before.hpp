@@ -49,8 +49,9 @@ class HappensBefore {
   void operate(Timeline timeline, const MemoryOperation& operation);
   /// New or reused memory.
   void allocate(Timeline timeline, ByteRange memory, std::uint64_t order);
-  /// From now on an access is a hazard, until the memory is allocated again.
-  void free(Timeline timeline, ByteRange memory, std::uint64_t order);
+  /// From now on an access is a hazard, until the memory is allocated again. What the freeing thread
+  /// knows besides the timeline does not order later operations.
+  void free(Timeline timeline, ByteRange memory, std::uint64_t order, const VectorClock& besides);
 
   /// Adds a hazard detected by another class.
   void report(std::string hazard) { hazards_.push_back(std::move(hazard)); }
@@ -91,8 +92,10 @@ class HappensBefore {
 
   static Interval interval_of(ByteRange range);
   std::shared_ptr<const Node> next_node(Timeline timeline, std::string name, std::uint64_t order);
-  bool happens_before(const Access& earlier, Timeline timeline) const;
-  void check(const Node& node, Interval interval, Kind kind, std::vector<Conflict>& conflicts);
+  static bool contains(const VectorClock& known, const Access& earlier);
+  /// Adds the conflicts with accesses that `known` does not contain.
+  void check(const VectorClock& known, Interval interval, Kind kind,
+             std::vector<Conflict>& conflicts);
   void note(const Access& access, Interval interval);
   void split_at(std::uintptr_t address);
   /// The range of segments that covers exactly `interval`.
