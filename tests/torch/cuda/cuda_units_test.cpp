@@ -91,18 +91,17 @@ TEST(CudaUnitsTest, MemoryOfMoreUnitsThanSlots_IsFreedAfterItsUse) {
 }
 
 // A slot's memory was allocated on another stream than the one that still uses it.
-TEST(CudaUnitsTest, MemoryOfSlots_IsNotUsedAgainBeforeTheirUse) {
+TEST(CudaUnitsTest, MemoryOfSlots_IsFreedAfterItsUseOnAnotherStream) {
   run_cuda_ranks(2, [&](CudaRank& rank) {
     const c10::Stream own = current_stream(rank);
+    std::optional<Units> others(std::in_place, rank);
     std::optional<Units> units(std::in_place, rank);
     const c10::Stream first = units->first;
     const at::Tensor rows = units->rows;  // that stream reads the rows, too
     const at::Tensor used = units->use_on(first, 0);
+    rank.await_released_batches();  // which own the slots, too
     units.reset();
-    std::vector<at::Tensor> next;  // may get the slots' memory
-    for (int i = 0; i < 8; ++i) {
-      next.push_back(torch::zeros({layer_units::kWidth, layer_units::kWidth}, rank.options()));
-    }
+    others.reset();  // frees units that are no longer used
     order(first, own);
     EXPECT_TRUE(used.isfinite().all().item<bool>());
   });

@@ -12,9 +12,11 @@
 // device.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
+#include "base/deadline.hpp"
+#include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/gpu/fake_cuda/device.hpp"
 
@@ -48,6 +52,14 @@ class CudaRank {
   /// How often this rank's host has waited for its GPU in LibTorch: item(), copies to and from the
   /// CPU, synchronize(). Kolo itself should add none.
   int host_syncs() const { return gpu_->host_syncs(); }
+  /// Waits until Kolo has released the memory of all ranks' batches so far.
+  void await_released_batches() const {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(30));
+    while (gpu_->hub().live_marks() > 0) {
+      if (deadline.has_passed()) throw TimeoutError("a batch is never released");
+      std::this_thread::yield();
+    }
+  }
   /// Of this rank's memory with communicators.
   FakeRegistrations::Count registrations() const {
     return gpu_->hub().registrations(runtime_.rank());
