@@ -2,12 +2,12 @@
 """Kolo on two and three hosts, simulated by namespaces of this machine: collectives, every shard
 mode, checkpoints, join, a rank that dies, a host that vanishes, and slow or lossy networks.
 
-    hosts_test.py <folder of the test programs> <mpirun>         the short list, on two hosts
-    hosts_test.py --all <folder of the test programs> <mpirun>   the long list, also on three
+    hosts_test.py <folder of the test programs> <mpirun>
 
 Prints a table of the results. Skipped if the kernel or the permissions do not suffice.
 """
 
+import argparse
 import pathlib
 import re
 import shutil
@@ -21,8 +21,14 @@ import cases  # noqa: E402
 from hosts import FOLDER, Hosts, enter_namespaces, problem  # noqa: E402
 
 SKIPPED = 77
-ARE_ALL = "--all" in sys.argv
-PROGRAMS, MPIRUN = pathlib.Path(sys.argv[-2]).resolve(), sys.argv[-1]
+parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+parser.add_argument("--all", action="store_true", help="the long list, also on three hosts")
+parser.add_argument("programs", type=pathlib.Path, help="folder of the test programs")
+parser.add_argument("mpirun")
+OPTIONS = parser.parse_args()
+if not (OPTIONS.programs / "victim").exists():
+    parser.error(f"{OPTIONS.programs} has no victim: give build/release/tests, once it is built")
+PROGRAMS, MPIRUN = OPTIONS.programs.resolve(), OPTIONS.mpirun
 RANKS = 2  # per host
 CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
@@ -208,7 +214,7 @@ class All:
         self.passes("torch_test", TRAINING)
 
 
-if ARE_ALL:
+if OPTIONS.all:
     class AllOnTwoHosts(All, HostsTest):
         pass
 
