@@ -1,5 +1,5 @@
 # LibTorch::LibTorch, LibTorch_ROOT, LibTorch_VERSION: a LibTorch from Torch_DIR, CMAKE_PREFIX_PATH,
-# or the cache that cmake/setup.sh fills.
+# the place where an installed Kolo was built, or the cache that cmake/setup.sh fills.
 #
 # LibTorch's own package file insists on a CUDA toolkit and links every CUDA library, though
 # a program on the CPU needs only libtorch_cpu and libc10. This module therefore links only these,
@@ -16,6 +16,11 @@ list(FILTER _with_cuda INCLUDE REGEX "-cuda/torch$")
 list(FILTER _places EXCLUDE REGEX "-cuda/torch$")
 if("${KOLO_WITH_CUDA}" STREQUAL "ON")
   list(PREPEND _places ${_with_cuda})
+endif()
+
+# koloConfig.cmake names the one that Kolo was built with.
+if(_kolo_libtorch)
+  list(PREPEND _places "${_kolo_libtorch}")
 endif()
 
 # PyTorch's own torch.utils.cmake_prefix_path is the folder share/cmake of a LibTorch.

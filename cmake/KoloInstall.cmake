@@ -21,19 +21,29 @@ function(kolo_install component library name)
   configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkg_config_install_dir}"
     COMPONENT ${component})
+  install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/kolo-${component}"
+    COMPONENT ${component} RENAME copyright)
 endfunction()
 
 # What programs must link in addition, unless Kolo is a shared library, which has it already.
 set(pkg_config_core_libs "")
+set(pkg_config_core_requires "")
 if(NOT BUILD_SHARED_LIBS)
+  set(pkg_config_core_requires libhwy)
   list(JOIN MPI_C_LIBRARIES " " mpi_libraries)
-  set(pkg_config_core_libs " -lhwy ${mpi_libraries} -pthread")
+  set(pkg_config_core_libs " ${mpi_libraries} -pthread")
   if(KOLO_CUDA)
     string(APPEND pkg_config_core_libs " ${CUDA_cudart_LIBRARY} ${NCCL_LIBRARY}")
   endif()
 endif()
 kolo_install(core kolo::core kolo-core)
 if(TARGET kolo::kolo)
+  set(pkg_config_torch_libs "-ltorch_cpu -lc10")
+  get_target_property(libtorch_links LibTorch::LibTorch INTERFACE_LINK_LIBRARIES)
+  if("${libtorch_links}" MATCHES "torch_cuda")  # see FindLibTorch.cmake
+    string(APPEND pkg_config_torch_libs
+      " -Wl,--push-state,--no-as-needed,-ltorch_cuda,-lc10_cuda,--pop-state")
+  endif()
   kolo_install(torch kolo::kolo kolo)
 endif()
 

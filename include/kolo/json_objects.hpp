@@ -9,8 +9,9 @@
 #include "kolo/objects.hpp"
 
 #pragma GCC visibility push(default)
-/// kolo/objects.hpp for nlohmann::json and nlohmann::ordered_json. Values are sent as CBOR, which
-/// preserves the bits of numbers and accepts strings that are not UTF-8.
+/// kolo/objects.hpp for nlohmann::json and nlohmann::ordered_json, for programs that link
+/// nlohmann_json::nlohmann_json. Values are sent as CBOR, which preserves the bits of numbers and
+/// accepts strings that are not UTF-8.
 namespace kolo {
 
 template <class Json>

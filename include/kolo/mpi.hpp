@@ -5,7 +5,8 @@
 #include <mpi.h>
 
 #pragma GCC visibility push(default)
-/// For programs that use MPI themselves. Kolo's other headers do not include mpi.h.
+/// For programs that use MPI themselves, and link it: MPI::MPI_C. Kolo's other headers do not
+/// include mpi.h.
 namespace kolo {
 
 /// The Fortran handle of a communicator, for InitOptions::communicator:

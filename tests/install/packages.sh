@@ -47,3 +47,8 @@ ctest --build-and-test "$root/tests/install/consumer" "$folder/consumer" \
 read -r -a flags <<<"$(pkg-config --cflags --libs kolo-core)"
 c++ -std=c++20 "$root/tests/install/consumer/core.cpp" -o "$folder/core" "${flags[@]}"
 LD_LIBRARY_PATH="$folder/installed/lib" "$folder/core"
+if pkg-config --exists kolo; then
+  read -r -a flags <<<"$(pkg-config --cflags --libs kolo)"
+  c++ -std=c++20 "$root/tests/install/consumer/tensors.cpp" -o "$folder/tensors" "${flags[@]}"
+  LD_LIBRARY_PATH="$folder/installed/lib" "$folder/tensors"
+fi

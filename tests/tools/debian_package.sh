@@ -11,6 +11,7 @@ source="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 folder="${1:-$source/build/debian}"
 container="$folder/root"
 
+rm -rf "$folder/packages" "$container/packages" # of another version
 cmake --preset package -S "$source"
 cmake --build --preset package
 (cd "$source/build/package" && cpack -G DEB -B "$folder/packages")

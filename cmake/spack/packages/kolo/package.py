@@ -1,6 +1,11 @@
 # From Kolo's folder:
 #   spack repo add cmake/spack
 #   spack dev-build kolo@main          # or kolo@main ~torch, kolo@main +cuda cuda_arch=90
+try:  # Spack 1.0 and newer
+    from spack_repo.builtin.build_systems.cmake import CMakePackage, generator
+    from spack_repo.builtin.build_systems.cuda import CudaPackage
+except ImportError:
+    pass
 from spack.package import *
 
 
@@ -26,6 +31,7 @@ class Kolo(CMakePackage, CudaPackage):
     depends_on("py-torch@2.6:", when="+torch")
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("nccl@2.18:", when="+cuda")
+    conflicts("cuda_arch=none", when="+cuda", msg="name the GPUs: cuda_arch=90")
 
     generator("ninja")
 
