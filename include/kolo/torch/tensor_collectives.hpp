@@ -70,7 +70,7 @@ TensorsHandle grouped_reduce_scatter_async(const std::vector<at::Tensor>& tensor
 
 /// Adds up or averages sparse tensors of all ranks.
 /// @param tensor COO, of the same shape and dtype on all ranks; coalesced before it is sent
-/// @param options Sum, and for floating dtypes Average and scales; no compression
+/// @param options Sum, and for floating and complex dtypes Average and scales; no compression
 /// @return the entries of all ranks in rank order, not coalesced
 at::Tensor sparse_allreduce(const at::Tensor& tensor, const AllreduceOptions& options = {});
 TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options = {});

@@ -105,7 +105,11 @@ void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
         if (!is_elementwise(field, parameter)) continue;
         const at::Tensor whole = field.value.toTensor().contiguous().view(-1);
         const at::Tensor own = whole.narrow(0, leaf.begin, leaf.values.numel());
-        field.value = own.to(leaf.values.options(), /*non_blocking=*/false, /*copy=*/true);
+        // State in another type than the parameter's keeps it.
+        const bool is_alike = own.scalar_type() == parameter.scalar_type();
+        field.value =
+            own.to(leaf.values.device(), is_alike ? leaf.values.scalar_type() : own.scalar_type(),
+                   /*non_blocking=*/false, /*copy=*/true);
       }
       optimizer.set_state(leaf.values, *fields);
     }

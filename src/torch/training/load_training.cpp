@@ -81,9 +81,9 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
 void read_into(const Checkpoint& checkpoint, const Read& read) {
   const at::NoGradGuard no_grad;
   at::Tensor target = read.target;
-  const at::Tensor values = target.is_cpu() && target.is_contiguous() && !target.is_conj()
-                                ? target
-                                : at::empty(target.sizes(), target.scalar_type());
+  const bool is_plain =
+      target.is_cpu() && target.is_contiguous() && !target.is_conj() && !target.is_neg();
+  const at::Tensor values = is_plain ? target : at::empty(target.sizes(), target.scalar_type());
   checkpoint.read(read.key, read.dtype(), read.begin,
                   {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
   if (!values.is_same(target)) target.copy_(values);

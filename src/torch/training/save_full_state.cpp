@@ -36,7 +36,7 @@ at::Tensor field_of(const TrainingView& view, const TrainingView::Leaf& leaf,
   const auto fields = view.wrapped.state(leaf.values);
   if (!fields) return {};
   for (const StateField& field : *fields) {
-    if (field.name == name && field.value.isTensor()) return field.value.toTensor().contiguous();
+    if (field.name == name && field.value.isTensor()) return contiguous(field.value.toTensor());
   }
   return {};
 }
@@ -178,13 +178,13 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
   std::vector<SafetensorsTensor> entries;
   std::vector<at::Tensor> whole;
   const auto add_whole = [&](const std::string& key, const at::Tensor& tensor) {
-    whole.push_back(tensor.resolve_conj().contiguous());
+    whole.push_back(contiguous(tensor));
     const TensorView memory = view_of(whole.back(), key);
     entries.push_back({key, memory.dtype, memory.shape});
   };
   for (const auto& [key, tensor] : view.parameters) {
     if (view.gathers(key, tensor)) continue;
-    add_whole(key, is_gathered_on_use(tensor) ? tensor.detach().clone() : tensor);
+    add_whole(key, tensor);
   }
   for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
   const std::vector<ShardedTensor> sharded = sharded_tensors(view, name);

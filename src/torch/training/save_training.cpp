@@ -70,7 +70,7 @@ class Slices {
     if (std::string problem = problem_with(tensor); !problem.empty()) {
       throw InvalidArgument("'" + name + "': " + problem);
     }
-    return kept_.emplace_back(tensor.resolve_conj().contiguous());
+    return kept_.emplace_back(contiguous(tensor));
   }
 
   /// Adds `count` elements of `kept`, from `skipped` on.

@@ -42,6 +42,7 @@ struct Variation {
   torch::ScalarType type = torch::kFloat32;
   double max_norm = 0.0;
   int steps_before_wrapping = 0;
+  bool widens_state = false;  ///< momentum in float64 from wrapping on
   bool has_scheduler = false;
   bool uses_closure = false;
   int passes = 1;
@@ -55,6 +56,12 @@ at::Tensor train(Runtime& runtime, const OptimizerCase& which,
     inner->zero_grad();
     loss_of(model, batch_rows(step, 0, kBatch, kWidth, variation.type)).backward();
     inner->step();
+  }
+  if (variation.widens_state) {
+    for (auto& [key, state] : inner->state()) {
+      auto& sgd = static_cast<torch::optim::SGDParamState&>(*state);
+      sgd.momentum_buffer(sgd.momentum_buffer().to(torch::kFloat64));
+    }
   }
   options.backward_passes_per_step = variation.passes;
   DistributedOptimizer optimizer(*inner, *model, options);
@@ -113,6 +120,20 @@ TEST_P(ShardedTrainingTest, ExistingState_IsSharded) {
   const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), late);
   for (const Shard mode : sharded_modes()) {
     expect_alike(train(runtime_, GetParam(), with(mode), late), whole);
+  }
+}
+
+TEST_F(ShardedOptimizerTest, ExistingStateInAnotherType_KeepsIt) {
+  const OptimizerCase sgd{"sgd", [](Parameters parameters) {
+                            return std::make_unique<torch::optim::SGD>(
+                                std::move(parameters), torch::optim::SGDOptions(0.1).momentum(0.9));
+                          }};
+  const Variation wide{.steps_before_wrapping = 3, .widens_state = true};
+  const at::Tensor whole = train(runtime_, sgd, with(Shard::None), wide);
+  EXPECT_FALSE(
+      at::equal(whole, train(runtime_, sgd, with(Shard::None), {.steps_before_wrapping = 3})));
+  for (const Shard mode : sharded_modes()) {
+    expect_alike(train(runtime_, sgd, with(mode), wide), whole);
   }
 }
 

@@ -131,6 +131,13 @@ TEST_F(ComplexTest, SparseSumsAndAverages_AreThoseOfDenseTensors) {
   const at::Tensor sum = total_of(all({5, 2}, at::kComplexFloat));
   expect_equal(sparse_allreduce(mine.to_sparse(1), {.op = ReduceOp::Sum}).to_dense(), sum);
   EXPECT_TRUE(at::allclose(sparse_allreduce(mine.to_sparse(1)).to_dense(), sum / size()));
+  for (const bool is_coalesced : {false, true}) {
+    const at::Tensor conjugate =
+        at::sparse_coo_tensor(at::arange(5).view({1, 5}), mine.conj(), {5, 2})
+            ._coalesced_(is_coalesced);
+    expect_equal(sparse_allreduce(conjugate, {.op = ReduceOp::Sum}).to_dense(),
+                 sum.conj().resolve_conj());
+  }
 }
 
 TEST_F(ComplexTest, LazyConjugates_AreWhatTheyStandFor) {
