@@ -175,13 +175,16 @@ int main(int argc, char** argv) {
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
   const Split split = split_world();
-  if (split.trainers == 0) {
-    std::fputs("it needs a rank that simulates and one that trains: mpirun -np 2\n", stderr);
+  const bool can_run = split.trainers > 0 && split.trainers <= kStepsPerRound;
+  if (!can_run) {
+    std::fprintf(stderr,
+                 "it needs a rank that simulates and one that trains: mpirun -np 2; at most %d\n",
+                 2 * kStepsPerRound);
   } else if (split.trains()) {
     train(split);
   } else {
     solve(split);
   }
   MPI_Finalize();
-  return split.trainers == 0 ? 1 : 0;
+  return can_run ? 0 : 1;
 }

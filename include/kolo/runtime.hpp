@@ -74,8 +74,8 @@ class Runtime {
   ///         ends with a message
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
-  /// Shuts down. Never throws and never hangs: a rank that does not respond within KOLO_LOST_AFTER
-  /// counts as lost.
+  /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost,
+  /// with MPI_THREAD_FUNNELED or less only after KOLO_TIMEOUT if that is longer.
   ~Runtime();
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;

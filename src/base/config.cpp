@@ -75,9 +75,11 @@ const std::array kSettings{
         "KOLO_NCCL_ALGO", &Config::nccl_algo, 0, 0,
         "Algorithms of NCCL on GPUs. ring: sets NCCL_ALGO=Ring unless it is set already, for all "
         "users of NCCL in the process. auto: NCCL chooses (Tree, NVLS, CollNet and others)."},
-    Setting{"KOLO_LAUNCHER", &Config::launcher, 0, 0,
-            "auto: detect from the launcher whether there are other ranks. none: the process is a "
-            "world of one rank, unless it has initialized MPI."},
+    Setting{
+        "KOLO_LAUNCHER", &Config::launcher, 0, 0,
+        "auto: detect from the launcher whether there are other ranks. mpi: ask MPI, for launchers "
+        "that Kolo does not know. none: the process is a world of one rank, unless it has "
+        "initialized MPI."},
     Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
             "All-reduce algorithm, by name; empty: the fastest one. On GPUs, direct sums "
             "floating types in rank order; all other names mean NCCL."},
@@ -245,8 +247,8 @@ Config Config::from_environment() {
     if (text != nullptr) parse(setting, text, config);
   }
   require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
-  if (config.launcher != "auto" && config.launcher != "none") {
-    throw InvalidArgument("KOLO_LAUNCHER='" + config.launcher + "': expected auto or none");
+  if (config.launcher != "auto" && config.launcher != "mpi" && config.launcher != "none") {
+    throw InvalidArgument("KOLO_LAUNCHER='" + config.launcher + "': expected auto, mpi or none");
   }
   if (config.nccl_algo != "ring" && config.nccl_algo != "auto") {
     throw InvalidArgument("KOLO_NCCL_ALGO='" + config.nccl_algo + "': expected ring or auto");

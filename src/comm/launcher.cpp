@@ -15,9 +15,10 @@ namespace {
 struct Known {
   const char* name;
   const char* rank;
-  const char* size;  // empty: none
-  const char* job;   // empty: none
+  const char* size;  // null: none
+  std::array<const char*, 2> job;
   const char* advice;
+  bool starts_any_program = false;
 };
 
 constexpr const char* kOwnLauncher =
@@ -26,24 +27,44 @@ constexpr const char* kOwnLauncher =
 // The order matters: mpirun may run inside a Slurm job, and Flux and PALS also set Hydra's
 // variables.
 constexpr std::array kKnown{
-    Known{"Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE",
+    Known{"Open MPI's mpirun",
+          "OMPI_COMM_WORLD_RANK",
+          "OMPI_COMM_WORLD_SIZE",
+          {"PMIX_NAMESPACE"},
           kOwnLauncher},
-    Known{"MVAPICH's mpirun", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", "", kOwnLauncher},
-    Known{"MVAPICH2's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "", kOwnLauncher},
-    Known{"PALS", "PALS_RANKID", "PMI_SIZE", "PALS_APID",
+    Known{"MVAPICH's mpirun", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", {}, kOwnLauncher},
+    Known{"MVAPICH2's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", {}, kOwnLauncher},
+    Known{"PALS",
+          "PALS_RANKID",
+          "PMI_SIZE",
+          {"PALS_APID"},
           "Link the program with Cray MPICH, or start it by the mpirun of its own MPI."},
-    Known{"Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_JOB_ID",
+    Known{"Flux",
+          "FLUX_TASK_RANK",
+          "FLUX_JOB_SIZE",
+          {"FLUX_JOB_ID"},
           "Choose the program's MPI by flux run -o mpi=NAME (see flux help run), or use its mpirun "
-          "inside of flux alloc."},
-    Known{"mpiexec of MPICH or Intel MPI", "PMI_RANK", "PMI_SIZE", "", kOwnLauncher},
-    Known{"Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID",
+          "inside of flux alloc.",
+          true},
+    Known{"mpiexec of MPICH or Intel MPI, or srun --mpi=pmi2,",
+          "PMI_RANK",
+          "PMI_SIZE",
+          {},
+          "Start the program by the mpirun of the MPI that it is linked with, or by srun with the "
+          "--mpi that this MPI was built for (srun --mpi=list has all)."},
+    Known{"Slurm's srun",
+          "SLURM_PROCID",
+          "SLURM_STEP_NUM_TASKS",
+          {"SLURM_JOB_ID", "SLURM_STEP_ID"},
           "Use srun --mpi=pmix or --mpi=pmi2, whichever the program's MPI was built for (srun "
-          "--mpi=list has all), or its mpirun inside of the job."},
-    Known{"a launcher with PMIx", "PMIX_RANK", "", "PMIX_NAMESPACE", kOwnLauncher},
+          "--mpi=list has all), or its mpirun inside of the job.",
+          true},
+    Known{"a launcher with PMIx", "PMIX_RANK", nullptr, {"PMIX_NAMESPACE"}, kOwnLauncher},
 };
 
+/// Empty if there is no such variable; null stands for none.
 std::string text_of(const char* variable) {
-  const char* const value = *variable != '\0' ? std::getenv(variable) : nullptr;
+  const char* const value = variable != nullptr ? std::getenv(variable) : nullptr;
   return value != nullptr ? value : "";
 }
 
@@ -59,13 +80,19 @@ std::optional<Launcher> find_launcher() {
   for (const Known& known : kKnown) {
     const std::string rank = text_of(known.rank);
     const std::string size = text_of(known.size);
-    const bool sets_size = *known.size != '\0';
+    const bool sets_size = known.size != nullptr;
     if (rank.empty() || (sets_size && size.empty())) continue;
-    std::string job = text_of(known.job);
+    std::string job;
+    for (const char* variable : known.job) job += text_of(variable);
     // All processes of the job on this host have the same parent.
     if (job.empty()) job = "parent " + std::to_string(::getppid());
-    return Launcher{known.name,          known.size,     number_in(size, 0),
-                    number_in(rank, -1), std::move(job), known.advice};
+    return Launcher{.name = known.name,
+                    .size_variable = sets_size ? known.size : "",
+                    .size = number_in(size, 0),
+                    .rank = number_in(rank, -1),
+                    .job = std::move(job),
+                    .advice = known.advice,
+                    .starts_any_program = known.starts_any_program};
   }
   return std::nullopt;
 }

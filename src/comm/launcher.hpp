@@ -13,6 +13,7 @@ struct Launcher {
   int rank = -1;              ///< -1: unknown
   std::string job;            ///< the same in all processes of a job on a host, and only there
   std::string advice;         ///< how to start MPI programs with it
+  bool starts_any_program = false;  ///< also those without MPI
 };
 
 /// Finds the launcher: Open MPI's mpirun, Hydra (MPICH and Intel MPI), MVAPICH, Slurm, PALS, Flux,

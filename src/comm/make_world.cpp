@@ -44,7 +44,11 @@ std::shared_ptr<World> make_world(const Config& config, std::optional<int> commu
   if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
   const std::optional<Launcher> launcher =
       config.launcher == "none" ? std::nullopt : find_launcher();
-  if (!launcher && !mpi_environment::is_running()) return std::make_shared<SelfWorld>();
+  // MPI_Init may end a process that srun has started without the PMI that this MPI was built for.
+  const bool is_alone = !launcher || (launcher->starts_any_program && launcher->size == 1);
+  if (is_alone && config.launcher != "mpi" && !mpi_environment::is_running()) {
+    return std::make_shared<SelfWorld>();
+  }
   auto world = std::make_shared<MpiWorld>(config);
   if (launcher && world->topology().size == 1) {
     if (std::string problem = problem_with_world_of_one(*launcher); !problem.empty()) {

@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include "base/log.hpp"
 #include "comm/mpi_check.hpp"
 #include "kolo/error.hpp"
 
@@ -55,6 +56,20 @@ void ignore_sigpipe() {
   if (action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+void warn_below_multiple(int level) {
+  int rank = 0;
+  KOLO_MPI_TRY(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  if (rank > 0 || level == MPI_THREAD_MULTIPLE) return;
+  const bool is_serialized = level == MPI_THREAD_SERIALIZED;
+  KOLO_LOG(Warn) << "MPI has granted "
+                 << (is_serialized ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_FUNNELED or less")
+                 << " instead of MPI_THREAD_MULTIPLE. "
+                 << (is_serialized ? "The program must hold a kolo::MpiLock during its MPI calls."
+                                   : "Messages move only while the thread that made the first "
+                                     "kolo::Runtime is inside Kolo.")
+                 << " docs/clusters.md has the settings of some MPI libraries.";
+}
+
 void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   int provided = MPI_THREAD_SINGLE;
   {
@@ -63,6 +78,7 @@ void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
   }
   is_ours = true;
   std::atexit(on_exit);
+  warn_below_multiple(provided);
 }
 
 /// MPI's thread level does not change once it runs.

@@ -73,8 +73,11 @@ MPI_Comm wait_for_all_ranks(MPI_Comm communicator, const StartWatch& watch, cons
     KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
     if (is_complete != 0) return communicator;
     if (deadline.has_passed()) {
+      int size = 0;
+      KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
       mpi_environment::mark_broken();
-      throw TimeoutError("not all ranks have constructed a kolo::Runtime within " +
+      throw TimeoutError("not all " + std::to_string(size) +
+                         " ranks have constructed a kolo::Runtime within " +
                          text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
                          watch.describe_arrivals() +
                          " Construct one on every rank of the communicator, or raise the timeout.");

@@ -47,7 +47,7 @@ PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
       owners_.push_back(std::move(process));
     } else if (errno == ESRCH) {
       dead_.push_back(peer.rank);
-    } else if (errno == ENOSYS && !start_of(::getpid()).empty()) {
+    } else if ((errno == ENOSYS || errno == EPERM) && !start_of(::getpid()).empty()) {
       std::string started = start_of(peer.pid);
       if (started.empty()) {
         dead_.push_back(peer.rank);

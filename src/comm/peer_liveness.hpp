@@ -10,8 +10,8 @@
 namespace kolo::comm {
 
 /// Watches processes of this machine with pidfds, which report their end for any cause and never
-/// confuse a process with a later one of the same number. Before Linux 5.3, which lacks pidfds, it
-/// compares their start times in /proc.
+/// confuse a process with a later one of the same number. Linux before 5.3 lacks pidfds, and some
+/// containers refuse them (EPERM): it then compares start times in /proc.
 class PeerLiveness {
  public:
   struct Peer {

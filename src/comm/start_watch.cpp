@@ -60,7 +60,7 @@ bool StartWatch::has_started(int rank) const {
 }
 
 std::string StartWatch::describe_arrivals() const {
-  if (!launcher_ || launcher_->size == 0) return "How many ranks there are is unknown.";
+  if (!launcher_ || launcher_->size == 0) return "Which ranks have come is unknown.";
   std::vector<int> here;
   std::vector<int> others;
   for (int rank = 0; rank < launcher_->size; ++rank) {

@@ -16,6 +16,17 @@ add_test(NAME mpi_start.never
     "Of 3 ranks, 2 have come on this host .ranks 0 and 2.; rank 1 has not come"
     ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3 $<TARGET_FILE:mpi_start> never)
 kolo_set_mpirun_properties(mpi_start.never 3 60)
+# An MPI that grants less than Kolo asks for; see thread_guard.cpp.
+foreach(level IN ITEMS serialized funneled)
+  string(TOUPPER ${level} name)
+  add_test(NAME mpi_start.${level}
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
+      "warn: MPI has granted MPI_THREAD_${name}"
+      ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 2 $<TARGET_FILE:mpi_start> start)
+  kolo_set_mpirun_properties(mpi_start.${level} 2 60)
+  set_property(TEST mpi_start.${level} APPEND PROPERTY ENVIRONMENT
+    KOLO_TEST_THREAD_LEVEL=${level} LD_PRELOAD=$<TARGET_FILE:thread_guard>)
+endforeach()
 # Each launcher's environment, without the launcher.
 function(kolo_add_singleton_test launcher output)
   add_test(NAME mpi_start.singleton_${launcher}
@@ -25,12 +36,14 @@ function(kolo_add_singleton_test launcher output)
 endfunction()
 kolo_add_singleton_test(mpirun "mpirun started 4 processes .OMPI_COMM_WORLD_SIZE"
   OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=4)
-kolo_add_singleton_test(hydra "mpiexec of MPICH or Intel MPI started 3 processes .PMI_SIZE"
+kolo_add_singleton_test(hydra "mpiexec of MPICH or Intel MPI.* started 3 processes .PMI_SIZE"
   PMI_RANK=1 PMI_SIZE=3)
 kolo_add_singleton_test(slurm "srun started 2 processes .SLURM_STEP_NUM_TASKS.*srun --mpi=pmix"
   SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7)
-kolo_add_singleton_test(slurm_allocation "a world of 1" SLURM_NTASKS=2 SLURM_JOB_ID=7)
-kolo_add_singleton_test(slurm_single "a world of 1" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1)
+kolo_add_singleton_test(slurm_pmi2 "or srun --mpi=pmi2, started 2 processes .PMI_SIZE.*--mpi=list"
+  SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 PMI_RANK=1 PMI_SIZE=2)
+kolo_add_singleton_test(slurm_allocation "a world of 1 without" SLURM_NTASKS=2 SLURM_JOB_ID=7)
+kolo_add_singleton_test(slurm_single "a world of 1 without" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1)
 kolo_add_singleton_test(pals "PALS started 2 processes" PALS_RANKID=0 PALS_APID=x PMI_SIZE=2)
 kolo_add_singleton_test(mvapich2 "MVAPICH2's mpirun started 2 processes"
   MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2)
@@ -38,4 +51,5 @@ kolo_add_singleton_test(mvapich "MVAPICH's mpirun started 2 processes"
   MVP_COMM_WORLD_RANK=0 MVP_COMM_WORLD_SIZE=2)
 kolo_add_singleton_test(flux "Flux started 2 processes .FLUX_JOB_SIZE"
   FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 PMI_RANK=0 PMI_SIZE=2)
-kolo_add_singleton_test(none "a world of 1" PMI_RANK=1 PMI_SIZE=3 KOLO_LAUNCHER=none)
+kolo_add_singleton_test(none "a world of 1 without" PMI_RANK=1 PMI_SIZE=3 KOLO_LAUNCHER=none)
+kolo_add_singleton_test(unknown "a world of 1 with MPI" KOLO_LAUNCHER=mpi)

@@ -200,7 +200,8 @@ void never() {
 void singleton() {
   try {
     const auto world = kolo::comm::make_world(kolo::Config::from_environment());
-    std::printf("a world of %d\n", world->topology().size);
+    std::printf("a world of %d %s MPI\n", world->topology().size,
+                is_initialized() ? "with" : "without");
   } catch (const kolo::InvalidArgument& error) {
     std::printf("%s\n", error.what());
   }

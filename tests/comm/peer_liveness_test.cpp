@@ -88,8 +88,8 @@ TEST(PeerLivenessTest, ProcessEndedBefore_IsDead) {
 }
 
 /// Runs in its own process, since pidfd_open cannot be enabled again.
-void find_dead_without_pidfd() {
-  refuse_pidfd();
+void find_dead_without_pidfd(int error) {
+  refuse_pidfd(error);
   Child gone;
   gone.send(SIGKILL);
   gone.reap();
@@ -107,8 +107,10 @@ void find_dead_without_pidfd() {
   std::exit(0);
 }
 
-TEST(PeerLivenessTest, OldKernels_HaveProcInsteadOfPidfd) {
-  EXPECT_EXIT(find_dead_without_pidfd(), testing::ExitedWithCode(0), "");
+TEST(PeerLivenessTest, OldKernelsAndContainers_HaveProcInsteadOfPidfd) {
+  for (const int error : {ENOSYS, EPERM}) {
+    EXPECT_EXIT(find_dead_without_pidfd(error), testing::ExitedWithCode(0), "");
+  }
 }
 
 TEST(PeerLivenessTest, NoPeers_NobodyIsDead) {

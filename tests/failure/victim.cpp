@@ -259,7 +259,7 @@ int main(int argc, char** argv) {
     std::fputs("victim <scenario>\n", stderr);
     return 2;
   }
-  if (std::getenv("KOLO_TEST_WITHOUT_PIDFD") != nullptr) kolo::test::refuse_pidfd();
+  if (std::getenv("KOLO_TEST_WITHOUT_PIDFD") != nullptr) kolo::test::refuse_pidfd(ENOSYS);
   if (std::getenv("KOLO_TEST_FOLDER") != nullptr) kolo::test::record_in(folder, own_rank());
   try {
     scenario->second();
