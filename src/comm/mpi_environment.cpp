@@ -70,7 +70,7 @@ void warn_below_multiple(int level) {
                  << " docs/clusters.md has the settings of some MPI libraries.";
 }
 
-void start(const StartWatch& watch, std::chrono::nanoseconds timeout) {
+void start(StartWatch& watch, std::chrono::nanoseconds timeout) {
   int provided = MPI_THREAD_SINGLE;
   {
     const EndOnTimeout guard(watch, timeout);
@@ -127,7 +127,7 @@ MessagingThread* messaging_thread() {
 
 bool is_running() { return is_initialized() && !is_finalized(); }
 
-Session::Session(const StartWatch& watch, std::chrono::nanoseconds timeout) {
+Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
   const std::lock_guard guard(sessions_lock);
   if (!creator) creator.emplace();
   if (!creator->is_current()) {

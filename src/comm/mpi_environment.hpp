@@ -39,7 +39,7 @@ class Session {
   /// knows which have started. Throws InvalidArgument, naming the remedy, if the program has
   /// finalized MPI already, if a parent of this process uses it, or if only another thread may call
   /// it.
-  Session(const StartWatch& watch, std::chrono::nanoseconds timeout);
+  Session(StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;
   ~Session();

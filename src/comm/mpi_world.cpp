@@ -62,16 +62,21 @@ int pid_namespace() {
 
 /// Returns the communicator once all its ranks have called this, so that later collectives need not
 /// wait.
-MPI_Comm wait_for_all_ranks(MPI_Comm communicator, const StartWatch& watch, const Config& config) {
+MPI_Comm wait_for_all_ranks(MPI_Comm communicator, StartWatch& watch, const Config& config) {
   constexpr std::chrono::microseconds kLongestPause{1000};
   MPI_Request request = MPI_REQUEST_NULL;
   auto calls = mpi_environment::lock_calls();
   KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
   const Deadline deadline = Deadline::after(config.start_timeout);
+  Deadline time_to_look = Deadline::after(StartWatch::time_to_look(config.start_timeout));
   std::chrono::microseconds pause{10};
   for (int is_complete = 0;;) {
     KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
     if (is_complete != 0) return communicator;
+    if (time_to_look.has_passed()) {
+      watch.look();
+      time_to_look = Deadline::never();
+    }
     if (deadline.has_passed()) {
       int size = 0;
       KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));

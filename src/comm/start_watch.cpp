@@ -59,12 +59,20 @@ bool StartWatch::has_started(int rank) const {
   return asking.is_open() && ::connect(asking.get(), name.get(), name.size) == 0;
 }
 
+void StartWatch::look() {
+  if (!launcher_) return;
+  for (int rank = 0; rank < launcher_->size; ++rank) {
+    if (has_started(rank)) last_seen_.insert(rank);
+  }
+}
+
 std::string StartWatch::describe_arrivals() const {
   if (!launcher_ || launcher_->size == 0) return "Which ranks have come is unknown.";
   std::vector<int> here;
   std::vector<int> others;
   for (int rank = 0; rank < launcher_->size; ++rank) {
-    (has_started(rank) ? here : others).push_back(rank);
+    const bool has_come = last_seen_.contains(rank) || has_started(rank);
+    (has_come ? here : others).push_back(rank);
   }
   std::string text = "Of " + std::to_string(launcher_->size) + " ranks, ";
   if (here.empty()) return text + "none is known to have come.";
@@ -76,12 +84,17 @@ std::string StartWatch::describe_arrivals() const {
                              : " have not come, or have ended, or run on other hosts.");
 }
 
-EndOnTimeout::EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout)
+EndOnTimeout::EndOnTimeout(StartWatch& watch, std::chrono::nanoseconds timeout)
     : thread_([&watch, timeout](const std::stop_token& stop) {
         std::mutex lock;
         std::unique_lock guard(lock);
         std::condition_variable_any wake_up;
-        wake_up.wait_for(guard, stop, timeout, [] { return false; });
+        const auto never = [] { return false; };
+        const auto time_to_look = StartWatch::time_to_look(timeout);
+        wake_up.wait_for(guard, stop, time_to_look, never);
+        if (stop.stop_requested()) return;
+        watch.look();
+        wake_up.wait_for(guard, stop, timeout - time_to_look, never);
         if (stop.stop_requested()) return;
         const std::string text = "[kolo] MPI_Init has waited for other ranks for " +
                                  text_of_seconds(timeout) + " (KOLO_START_TIMEOUT). " +

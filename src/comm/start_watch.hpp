@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -17,14 +18,21 @@ class StartWatch {
   /// `launcher`, if known, determines which ranks there are.
   explicit StartWatch(std::optional<Launcher> launcher);
 
-  /// Which ranks are starting Kolo on this host, in words.
+  /// Call it after `time_to_look`. The time of ranks that have come with this one is up at the same
+  /// moment: they may have ended when this one describes the arrivals.
+  void look();
+  static std::chrono::nanoseconds time_to_look(std::chrono::nanoseconds timeout) {
+    return timeout / 10 * 9;
+  }
+  /// Which ranks are starting Kolo on this host, or were at the last look, in words.
   std::string describe_arrivals() const;
 
  private:
   bool has_started(int rank) const;
 
   const std::optional<Launcher> launcher_;
-  FileDescriptor here_;  // a socket with this rank's name
+  FileDescriptor here_;      // a socket with this rank's name
+  std::set<int> last_seen_;  // ranks
 };
 
 /// "120 s", rounded up.
@@ -34,7 +42,7 @@ std::string text_of_seconds(std::chrono::nanoseconds time);
 /// MPI_Init, which waits for other processes indefinitely and cannot be cancelled.
 class EndOnTimeout {
  public:
-  EndOnTimeout(const StartWatch& watch, std::chrono::nanoseconds timeout);
+  EndOnTimeout(StartWatch& watch, std::chrono::nanoseconds timeout);
 
  private:
   std::jthread thread_;
