@@ -4,8 +4,8 @@ say which ranks have come.
 
     killed_in_start_test.py [--runs 20] [--seed N] <program> <mpirun>...
 
-Any program with a kolo::Runtime does. Open MPI itself sometimes ends another rank, which the text of
-the remaining one then lists as ended; and its mpirun may go on: it is killed.
+Any program with a kolo::Runtime does. Open MPI itself sometimes ends another rank, which the text
+of the remaining one then lists as ended; and its mpirun may go on: it is killed.
 """
 
 import argparse
