@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A rank is killed in MPI_Init while mpirun keeps the others: they end after KOLO_START_TIMEOUT, and
-say which ranks have come.
+"""A rank is killed in MPI_Init while mpirun keeps the others: they end after KOLO_START_TIMEOUT,
+and say which ranks have come.
 
     killed_in_start_test.py [--runs 20] [--seed N] <program> <mpirun>...
 
