@@ -72,14 +72,6 @@ struct Gathered {
   std::shared_ptr<at::Tensor> values = std::make_shared<at::Tensor>();
 };
 
-/// coalesce() ignores that values are lazily conjugated.
-at::Tensor coalesced(const at::Tensor& tensor) {
-  const at::Tensor values = tensor._values();
-  if (!values.is_conj() && !values.is_neg()) return tensor.coalesce();
-  return at::sparse_coo_tensor(tensor._indices(), tensors::contiguous(values), tensor.sizes())
-      .coalesce();
-}
-
 }  // namespace
 
 // An all-gather of indices and values whose request has the fields of a reduction, so that ranks
@@ -91,7 +83,7 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
   if (std::string problem = problem_with(tensor, options); !problem.empty()) {
     return tensors::refused<at::Tensor>(Collective::AllGather, std::move(problem), common);
   }
-  const at::Tensor own = coalesced(tensor.detach());
+  const at::Tensor own = tensor.detach().coalesce();
   const at::Tensor indices = own.indices().t().contiguous();  // one row for each entry, like values
   const at::Tensor values = own.values().contiguous();
   const std::vector<std::int64_t> shape = own.sizes().vec();
