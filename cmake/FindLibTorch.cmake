@@ -1,5 +1,5 @@
 # LibTorch::LibTorch, LibTorch_ROOT, LibTorch_VERSION: a LibTorch from Torch_DIR, CMAKE_PREFIX_PATH,
-# the place where an installed Kolo was built, or the cache that cmake/setup.sh fills.
+# an installed Kolo, which was built with it, or the cache that cmake/setup.sh fills.
 #
 # LibTorch's own package file insists on a CUDA toolkit and links every CUDA library, though
 # a program on the CPU needs only libtorch_cpu and libc10. This module therefore links only these,
