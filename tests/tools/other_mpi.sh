@@ -34,6 +34,7 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_B
   -DKOLO_WITH_TORCH=OFF -DKOLO_WITH_CUDA=OFF -DKOLO_BUILD_EXAMPLES=OFF \
   -DMPI_C_COMPILER="$folder/bin/mpicc" -DMPIEXEC_EXECUTABLE="$folder/bin/mpiexec" >/dev/null
 cmake --build "$build" --parallel "$(nproc)" \
-  --target runtime_mpi_test comm_mpi_test algorithms_mpi_test mpi_start thread_guard victim >/dev/null
+  --target runtime_mpi_test comm_mpi_test algorithms_mpi_test mpi_start thread_guard victim \
+  >/dev/null
 cd "$build"
 ctest --output-on-failure -R "$tests"
