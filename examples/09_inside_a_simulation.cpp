@@ -177,9 +177,8 @@ int main(int argc, char** argv) {
   const Split split = split_world();
   const bool can_run = split.trainers > 0 && split.trainers <= kStepsPerRound;
   if (!can_run) {
-    std::fprintf(stderr,
-                 "it needs a rank that simulates and one that trains: mpirun -np 2; at most %d\n",
-                 2 * kStepsPerRound);
+    std::fprintf(stderr, "it needs 2 to %d ranks: some simulate, the others train\n",
+                 2 * kStepsPerRound + 1);
   } else if (split.trains()) {
     train(split);
   } else {

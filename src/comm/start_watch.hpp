@@ -18,8 +18,8 @@ class StartWatch {
   /// `launcher`, if known, determines which ranks there are.
   explicit StartWatch(std::optional<Launcher> launcher);
 
-  /// Call it after `time_to_look`. The time of ranks that have come with this one is up at the same
-  /// moment: they may have ended when this one describes the arrivals.
+  /// Call it after `time_to_look`. Ranks that have come with this one give up at the same moment,
+  /// and may have ended before this one describes the arrivals.
   void look();
   static std::chrono::nanoseconds time_to_look(std::chrono::nanoseconds timeout) {
     return timeout / 10 * 9;

@@ -9,12 +9,12 @@ any write by their own process in the next. Four runs cover each algorithm once;
 through victims, transports and ways to watch.
 """
 
-import argparse
 import os
-import random
 import re
 import subprocess
 import sys
+
+from repeated_runs import repeat
 
 RANKS = 3
 LATEST_US = 60_000
@@ -53,24 +53,16 @@ def run(number, moments, program, mpirun):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randint(0, 2**31))
-    parser.add_argument("program")
-    parser.add_argument("mpirun", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    print(f"--seed {arguments.seed}", flush=True)
-    moments = random.Random(arguments.seed)
-    failures = 0
-    total = 0
-    for number in range(arguments.runs):
-        problem, watched = run(number, moments, arguments.program, arguments.mpirun)
-        total += watched
-        if problem:
-            failures += 1
-            print(f"-- run {number} failed: {problem}", flush=True)
-    print(f"{arguments.runs} runs, {failures} failed, {total} bytes watched")
-    return 1 if failures else 0
+    watched = []
+
+    def run_once(*arguments):
+        problem, count = run(*arguments)
+        watched.append(count)
+        return problem
+
+    status = repeat(__doc__.split("\n\n")[0], 4, run_once)
+    print(f"{sum(watched)} bytes watched")
+    return status
 
 
 sys.exit(main())

@@ -8,14 +8,14 @@ Any program with a kolo::Runtime does. Open MPI itself sometimes ends another ra
 of the remaining one then lists as ended; and its mpirun may go on: it is killed.
 """
 
-import argparse
 import os
 import pathlib
-import random
 import subprocess
 import sys
 import tempfile
 import time
+
+from repeated_runs import repeat
 
 RANKS = 3
 VICTIM = 1
@@ -47,8 +47,9 @@ def wait_for(paths, limit_s):
         time.sleep(0.02)
 
 
-def run(moment, program, mpirun):
+def run(_, moments, program, mpirun):
     """An error text or None."""
+    moment = moments.uniform(0.004, LATEST_S)
     with tempfile.TemporaryDirectory(prefix="kolo-start-") as name:
         folder = pathlib.Path(name)
         settings = {"KOLO_START_TIMEOUT": f"{TIMEOUT_S}s", "KOLO_TEST_FOLDER": name,
@@ -72,26 +73,9 @@ def run(moment, program, mpirun):
                 problems.append(f"rank {rank}, exit status {status or 'none'}:\n{output}")
         job.kill()
         of_mpirun, _ = job.communicate()
-        return "\n".join([*problems, of_mpirun]) if problems else None
+        if not problems:
+            return None
+        return "\n".join([f"killed after {1e3 * moment:.0f} ms", *problems, of_mpirun])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randint(0, 2**31))
-    parser.add_argument("program")
-    parser.add_argument("mpirun", nargs=argparse.REMAINDER)
-    arguments = parser.parse_args()
-    print(f"--seed {arguments.seed}", flush=True)
-    moments = random.Random(arguments.seed)
-    failures = 0
-    for number in range(arguments.runs):
-        moment = moments.uniform(0.004, LATEST_S)
-        if problem := run(moment, arguments.program, arguments.mpirun):
-            failures += 1
-            print(f"-- run {number} failed, killed after {1e3 * moment:.0f} ms:\n{problem}")
-    print(f"{arguments.runs} runs, {failures} failed")
-    return 1 if failures else 0
-
-
-sys.exit(main())
+sys.exit(repeat(__doc__.split("\n\n")[0], 20, run))

@@ -102,17 +102,22 @@ std::uint64_t FakeStreams::steps_between(DeviceEvent first, DeviceEvent last) {
 }
 
 bool FakeStreams::answer(int rank, DeviceEvent event) {
-  const Recording* const recording = find(event, "has_passed").last.get();
-  if (recording == nullptr) return true;
-  if (recording->is_done) ranks_[static_cast<std::size_t>(rank)].answers.join(recording->clock);
-  return recording->is_done;
+  const auto clock = clock_if_passed(event);
+  if (clock) ranks_[static_cast<std::size_t>(rank)].answers.join(*clock);
+  return clock.has_value();
 }
 
 bool FakeStreams::has_passed(int rank, DeviceEvent event) {
+  const auto clock = clock_if_passed(event);
+  if (clock) graph_.join(host(rank), *clock);
+  return clock.has_value();
+}
+
+std::optional<VectorClock> FakeStreams::clock_if_passed(DeviceEvent event) {
   const Recording* const recording = find(event, "has_passed").last.get();
-  if (recording == nullptr) return true;
-  if (recording->is_done) graph_.join(host(rank), recording->clock);
-  return recording->is_done;
+  if (recording == nullptr) return VectorClock();
+  if (!recording->is_done) return std::nullopt;
+  return recording->clock;
 }
 
 bool FakeStreams::is_done(int rank, DeviceStream stream) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -100,6 +101,8 @@ class FakeStreams {
 
   Stream& find(int rank, DeviceStream stream, const char* operation);
   Event& find(DeviceEvent event, const char* operation);
+  /// What the stream knew at the event; nothing was known if it was never recorded.
+  std::optional<VectorClock> clock_if_passed(DeviceEvent event);
   bool run_one();
 
   HappensBefore graph_;

@@ -49,8 +49,8 @@ class HappensBefore {
   void operate(Timeline timeline, const MemoryOperation& operation);
   /// New or reused memory.
   void allocate(Timeline timeline, ByteRange memory, std::uint64_t order);
-  /// From now on an access is a hazard, until the memory is allocated again. What the freeing
-  /// thread knows besides the timeline does not order later operations.
+  /// From now on an access is a hazard, until the memory is allocated again. `besides` is what else
+  /// the freeing thread knows; it orders no later operation.
   void free(Timeline timeline, ByteRange memory, std::uint64_t order, const VectorClock& besides);
 
   /// Adds a hazard detected by another class.
