@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """After a peer is lost, memory whose handle is ready is not written to.
 
-    freed_memory_test.py [--runs 4] [--seed N] <freed_memory> <mpirun>...
+    freed_memory_test.py [--runs N] [--seed N] <freed_memory> <mpirun>...
 
 Each run starts three ranks without shared memory, kills one of them at a random time during its
 reductions, and lets the others watch the buffers of failed operations: every byte in one run, and
-any write by their own process in the next. Four runs cover each algorithm once; further runs cycle
-through victims, transports and ways to watch.
+any write by their own process in the next. There is one run per algorithm unless --runs says
+otherwise; further runs cycle through victims, transports and ways to watch.
 """
 
 import os
@@ -28,14 +28,15 @@ VERDICT = re.compile(r"rank (\d): (clean|WRITTEN), (\d+) bytes watched, (\d+) wr
 
 def run(number, moments, program, mpirun):
     """An error text or None, and the number of bytes watched."""
+    cycle, algorithm = divmod(number, len(ALGORITHMS))
     settings = {
         "KOLO_SHARED_MEMORY": "off",
-        "KOLO_ALLREDUCE": ALGORITHMS[number % len(ALGORITHMS)],
+        "KOLO_ALLREDUCE": ALGORITHMS[algorithm],
         "KOLO_TEST_VICTIM": str(number % RANKS),
-        "KOLO_TEST_WATCH": WATCHES[(number + number // 4) % len(WATCHES)],
+        "KOLO_TEST_WATCH": WATCHES[(number + cycle) % len(WATCHES)],
         "KOLO_TEST_MOMENT_US": str(moments.randint(0, LATEST_US)),
     }
-    transport = TRANSPORTS[(number // 2 + number // 8) % len(TRANSPORTS)]
+    transport = TRANSPORTS[(number // 2 + cycle // 2) % len(TRANSPORTS)]
     command = [mpirun[0], "--enable-recovery", *transport, *mpirun[1:], "-n", str(RANKS), program]
     try:
         output = subprocess.run(command, env=dict(os.environ, **settings), timeout=LIMIT_S,
@@ -60,7 +61,7 @@ def main():
         watched.append(count)
         return problem
 
-    status = repeat(__doc__.split("\n\n")[0], 4, run_once)
+    status = repeat(__doc__.split("\n\n")[0], len(ALGORITHMS), run_once)
     print(f"{sum(watched)} bytes watched")
     return status
 
