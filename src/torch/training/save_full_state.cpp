@@ -18,6 +18,7 @@
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/tensor_operation.hpp"
 #include "torch/training/save_training.hpp"
 
 namespace kolo::tensors {

@@ -12,6 +12,7 @@
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/tensors/tensor_operation.hpp"
 #include "torch/training/random_sources.hpp"
 
 namespace kolo::tensors {
