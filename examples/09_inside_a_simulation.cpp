@@ -177,8 +177,10 @@ int main(int argc, char** argv) {
   const Split split = split_world();
   const bool can_run = split.trainers > 0 && split.trainers <= kStepsPerRound;
   if (!can_run) {
-    std::fprintf(stderr, "some ranks simulate, the others train: start 2 to %d by mpirun -np 2\n",
-                 2 * kStepsPerRound + 1);
+    std::fprintf(
+        stderr,
+        "this program needs 2 to %d ranks, as in mpirun -np 2: some simulate, others train\n",
+        2 * kStepsPerRound + 1);
   } else if (split.trains()) {
     train(split);
   } else {
