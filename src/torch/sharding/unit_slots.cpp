@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/DeviceGuard.h>
+
 namespace kolo::tensors {
 
 void UnitSlots::Slot::use_on(const ProgramStream& stream) {
@@ -35,6 +37,7 @@ void UnitSlots::remove(std::size_t slot) {
 /// The memory of the next slot.
 std::shared_ptr<c10::DataPtr> UnitSlots::make_memory() const {
   if (!is_of_node(slots_.size())) {
+    const c10::DeviceGuard guard(device_);  // LibTorch's allocators use the thread's current device
     return std::make_shared<c10::DataPtr>(c10::GetAllocator(device_.type())->allocate(slot_bytes_));
   }
   const auto owned = std::make_shared<std::pair<c10::DataPtr, std::shared_ptr<void>>>(

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StorageImpl.h>
 
 #include "torch/tensors/storage_access.hpp"
@@ -40,6 +41,7 @@ void rebind_storage(const at::Tensor& tensor, const SharedBuffer& memory, std::s
 }
 
 void make_own_copy(const at::Tensor& tensor) {
+  const c10::DeviceGuard guard(tensor.device());  // where the allocator allocates
   at::DataPtr own = c10::GetAllocator(tensor.device().type())
                         ->clone(tensor.storage().data(), tensor.storage().nbytes());
   set_elements(tensor.storage(), std::move(own));

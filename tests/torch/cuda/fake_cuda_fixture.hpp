@@ -78,8 +78,9 @@ inline Setting cuda_setting(int size) {
   return {.name = "Cuda", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}};
 }
 
-/// Runs `body` on each rank, with the rank's device as the thread's current one, and returns
-/// hazards. Kolo, not the test, must keep a rank's tensors alive while other ranks need them.
+/// Runs `body` on each rank and returns hazards. The thread's current device is one that no rank
+/// has: Kolo must not rely on it. Kolo, not the test, must keep a rank's tensors alive while other
+/// ranks need them.
 inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
                                                       const std::function<void(CudaRank&)>& body) {
   std::shared_ptr<FakeGpuHub> hub;
@@ -90,7 +91,7 @@ inline std::vector<std::string> hazards_of_cuda_ranks(const Setting& setting,
         if (rank == 0) hub = world.hub();
         const auto gpu = std::make_shared<FakeCudaDevice>(world.hub(), rank);
         const FakeCudaAttachment attachment(gpu);
-        const c10::DeviceGuard guard(gpu->device());
+        const c10::DeviceGuard guard(c10::Device(c10::kCUDA, kFakeCudaDevices - 1));
         Runtime runtime(options_in(world, setting.config));
         Runtime::set_thread_current(&runtime);
         CudaRank cuda_rank(runtime, gpu);
