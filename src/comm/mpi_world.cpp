@@ -26,9 +26,11 @@ namespace kolo::comm {
 namespace {
 
 /// Gathers `value` from every rank.
-std::vector<int> gather(MPI_Comm world, int size, int value) {
-  std::vector<int> values(static_cast<std::size_t>(size));
-  KOLO_MPI_TRY(MPI_Allgather(&value, 1, MPI_INT, values.data(), 1, MPI_INT, world));
+template <class T>
+std::vector<T> gather(MPI_Comm world, int size, T value) {
+  std::vector<T> values(static_cast<std::size_t>(size));
+  KOLO_MPI_TRY(
+      MPI_Allgather(&value, sizeof(T), MPI_BYTE, values.data(), sizeof(T), MPI_BYTE, world));
   return values;
 }
 
@@ -103,7 +105,6 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
       duplicates_(wait_for_all_ranks(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
   start_.reset();
   const auto calls = mpi_environment::lock_calls();
-  if (config.share_gpu) let_ranks_share_gpus();
   const MPI_Comm base = duplicates_.base();
   int rank = 0;
   int size = 1;
@@ -115,6 +116,7 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
   topology_ = Topology::from_nodes(
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
   topology_.host_of_rank = gather_host_names(base, size);
+  if (config.share_gpu) let_ranks_share_gpus(gather(base, size, usual_gpu(topology_.local_rank)));
 
   // Processes on one machine can be watched if they share a PID namespace, even if they act as
   // different nodes.

@@ -1,5 +1,7 @@
 #include "comm/gpu/cuda_gpus.hpp"
 
+#include <array>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 
@@ -43,32 +45,46 @@ TEST(CudaGpusTest, OpensEachOnce) {
 }
 
 TEST(CudaGpusTest, ProcessesThatShareGetAHostOfTheirOwn) {
+  const std::array<std::uint64_t, 3> shared{5, 7, 5};
   ::unsetenv("NCCL_HOSTID");
-  let_ranks_share_gpus();
+  let_ranks_share_gpus(shared);
   const std::string first = std::getenv("NCCL_HOSTID");
   EXPECT_EQ(first.rfind("kolo-", 0), 0u) << first;
-  let_ranks_share_gpus();
+  let_ranks_share_gpus(shared);
   EXPECT_EQ(std::getenv("NCCL_HOSTID"), first);  // a set variable is kept
   ::unsetenv("NCCL_HOSTID");
-  let_ranks_share_gpus();
+  let_ranks_share_gpus(shared);
   EXPECT_NE(std::getenv("NCCL_HOSTID"), first);
   ::unsetenv("NCCL_HOSTID");
 }
 
+/// To NCCL they would be on different hosts, without NVLink.
+TEST(CudaGpusTest, ProcessesWithAGpuEachStayOnOneHost) {
+  ::unsetenv("NCCL_HOSTID");
+  let_ranks_share_gpus(std::array<std::uint64_t, 3>{5, 7, 6});
+  EXPECT_EQ(std::getenv("NCCL_HOSTID"), nullptr);
+}
+
+TEST(CudaGpusTest, LocalRanksTakeGpusInTurn) {
+  if (const std::string why = test::why_no_gpu(); !why.empty()) {
+    EXPECT_EQ(usual_gpu(0), 0u);
+    return;
+  }
+  const int gpus = cuda_gpus()->count();
+  EXPECT_EQ(usual_gpu(gpus - 1), cuda_gpus()->open(gpus - 1)->id());
+  EXPECT_EQ(usual_gpu(gpus), cuda_gpus()->open(0)->id());
+}
+
 TEST(CudaGpusTest, NcclIsSetUpUnlessTheProgramHasDoneSo) {
-  for (const char* name : {"NCCL_ALGO", "NCCL_LAUNCH_ORDER_IMPLICIT"}) ::unsetenv(name);
+  ::unsetenv("NCCL_ALGO");
   set_up_nccl("auto");
   EXPECT_EQ(std::getenv("NCCL_ALGO"), nullptr);
-  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
   set_up_nccl("ring");
   EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Ring");
   ::setenv("NCCL_ALGO", "Tree", 1);
-  ::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
   set_up_nccl("ring");
   EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
-  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "0");
-  EXPECT_FALSE(cuda_gpus()->starts_collectives_in_order());
-  for (const char* name : {"NCCL_ALGO", "NCCL_LAUNCH_ORDER_IMPLICIT"}) ::unsetenv(name);
+  ::unsetenv("NCCL_ALGO");
 }
 
 /// The next error check in this process, by any code, would report it.

@@ -61,8 +61,7 @@ inline std::vector<Setting> all_settings() {
                                     .longest_delay = std::chrono::microseconds(200),
                                     .seed = 13,
                                     .gpus_per_rank = 1,
-                                    .late_launches = true,
-                                    .starts_in_order = false}});
+                                    .late_launches = true}});
     settings.back().config.fusion = false;
     if (size > kEveryVariant) continue;
     settings.push_back({.name = "GpuDirect",

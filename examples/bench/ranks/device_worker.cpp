@@ -1,7 +1,9 @@
 #include "bench/ranks/device_worker.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <mpi.h>
 
@@ -37,7 +39,10 @@ struct RankState {
     if (role.has_kolo) {
       runtime.emplace();
     } else if (kolo::Config::from_environment().share_gpu) {
-      kolo::comm::let_ranks_share_gpus();
+      std::vector<std::uint64_t> gpus(static_cast<std::size_t>(place.ranks));
+      const std::uint64_t own = kolo::comm::usual_gpu(place.local_rank);
+      MPI_Allgather(&own, 1, MPI_UINT64_T, gpus.data(), 1, MPI_UINT64_T, MPI_COMM_WORLD);
+      kolo::comm::let_ranks_share_gpus(gpus);
     }
     gpu = open_gpu(place.local_rank);
     cases.emplace(options, role, place.rank, place.ranks, *gpu);

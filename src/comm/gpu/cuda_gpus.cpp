@@ -1,5 +1,6 @@
 #include "comm/gpu/cuda_gpus.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -7,9 +8,9 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpu.hpp"
@@ -30,8 +31,6 @@ void register_end() {
     });
   });
 }
-
-constexpr const char* kLaunchOrder = "NCCL_LAUNCH_ORDER_IMPLICIT";
 
 class CudaGpus final : public Gpus {
  public:
@@ -59,14 +58,6 @@ class CudaGpus final : public Gpus {
     if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
     register_end();
     return gpu;
-  }
-
-  /// NCCL before 2.26 leaves the order to CUDA, which guarantees none.
-  bool starts_collectives_in_order() override {
-    int version = 0;
-    const char* const requested = std::getenv(kLaunchOrder);
-    return ncclGetVersion(&version) == ncclSuccess && version >= NCCL_VERSION(2, 26, 0) &&
-           requested != nullptr && std::string_view(requested) == "1";
   }
 
   Task connect(Communicator& communicator, int tag, Gpu& gpu,
@@ -100,10 +91,21 @@ void at_exit_before_cuda(void (*end)()) { end_before_cuda = end; }
 
 void set_up_nccl(std::string_view algo) {
   if (algo == "ring") ::setenv("NCCL_ALGO", "Ring", 0);
-  ::setenv(kLaunchOrder, "1", 0);
 }
 
-void let_ranks_share_gpus() {
+std::uint64_t usual_gpu(int local_rank) {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+    forget_cuda_error();
+    return 0;
+  }
+  return cuda_gpus()->open(local_rank % gpus)->id();
+}
+
+void let_ranks_share_gpus(std::span<const std::uint64_t> usual_gpus) {
+  std::vector<std::uint64_t> gpus(usual_gpus.begin(), usual_gpus.end());
+  std::ranges::sort(gpus);
+  if (std::ranges::adjacent_find(gpus) == gpus.end()) return;
   // Not based on process ids, which may coincide in different containers.
   std::random_device random;
   const std::string id = "kolo-" + std::to_string(random()) + "-" + std::to_string(random());

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "comm/gpu/gpu.hpp"
@@ -13,18 +15,23 @@ namespace kolo::comm {
 /// `open` returns the same object for an index as long as it has an owner.
 Gpus* cuda_gpus();
 
-/// Lets ranks that share a GPU connect, which NCCL does not allow within one host: gives the
-/// process its own NCCL_HOSTID unless it has one. Call it before any of them connects.
-void let_ranks_share_gpus();
+/// Identifies the GPU that the rank uses unless its program chooses another: GPU `local_rank` modulo
+/// the number of GPUs. It is the same number in all processes, whatever CUDA_VISIBLE_DEVICES says.
+/// 0 without a GPU.
+std::uint64_t usual_gpu(int local_rank);
+
+/// `usual_gpus` of all ranks: if two use one GPU, which NCCL does not allow within one host, gives
+/// this process its own NCCL_HOSTID unless it has one. Otherwise does nothing: on hosts of their own,
+/// ranks would lose NVLink and shared memory. Call it before any of them connects.
+void let_ranks_share_gpus(std::span<const std::uint64_t> usual_gpus);
 
 /// Calls `end` when the process exits, before CUDA's own handlers if a GPU is used: afterwards no
 /// call of CUDA or NCCL works, so the destructor of a static object would run too late. There is
 /// one `end` per process.
 void at_exit_before_cuda(void (*end)());
 
-/// Sets NCCL's environment variables, unless they are set already: NCCL_ALGO=Ring if `algo` is
-/// "ring", and NCCL_LAUNCH_ORDER_IMPLICIT=1 (see Gpus::starts_collectives_in_order). Call it before
-/// any other thread starts: none may read the environment meanwhile.
+/// Sets NCCL_ALGO=Ring if `algo` is "ring", unless the variable is set already. Call it before any
+/// other thread starts: none may read the environment meanwhile.
 void set_up_nccl(std::string_view algo);
 
 }  // namespace kolo::comm

@@ -147,13 +147,10 @@ class Gpus {
   virtual int count() = 0;
   virtual std::shared_ptr<Gpu> open(int index) = 0;
 
-  /// Whether collectives of several communicators start on a GPU in the order in which this process
-  /// launches them. Where they do not, the caller orders them by events.
-  virtual bool starts_collectives_in_order() = 0;
-
   /// Connects the GPUs of all ranks of `communicator`, `gpu` on this one, and sets `made`.
   /// Collective; uses the communicator's tag `tag`. Throws BackendError; aborts on this rank if the
-  /// Task is destroyed.
+  /// Task is destroyed. Collectives of several communicators start on a GPU in no particular order: the
+  /// caller orders them by events.
   virtual Task connect(Communicator& communicator, int tag, Gpu& gpu,
                        std::unique_ptr<DeviceCommunicator>& made) = 0;
 };

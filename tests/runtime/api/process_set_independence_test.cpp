@@ -34,10 +34,7 @@ INSTANTIATE_TEST_SUITE_P(
         Setting{.name = "Messages",
                 .size = 3,
                 .network = {.nodes = 3, .longest_delay = 100us, .rendezvous = true}},
-        Setting{.name = "Gpu", .size = 3, .network = {.gpus_per_rank = 1, .late_launches = true}},
-        Setting{.name = "GpuInNoOrder",
-                .size = 3,
-                .network = {.gpus_per_rank = 1, .starts_in_order = false}}),
+        Setting{.name = "Gpu", .size = 3, .network = {.gpus_per_rank = 1, .late_launches = true}}),
     [](const auto& setting) { return setting.param.name; });
 
 constexpr int kRounds = 100;  // of the other set, while the first is blocked

@@ -31,9 +31,6 @@ struct FakeOptions {
   /// Like a non-blocking NCCL, a collective reaches its stream only when the communicator is
   /// polled: work enqueued before the poll runs ahead of it.
   bool late_launches = false;
-  /// A GPU starts collectives in launch order, as NCCL can from 2.26 on. Otherwise two collectives
-  /// that no event orders are a hazard.
-  bool starts_in_order = true;
   bool is_one_gpu = false;  ///< all ranks use the same one
 };
 

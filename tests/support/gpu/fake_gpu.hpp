@@ -75,7 +75,6 @@ class FakeGpus final : public comm::Gpus {
 
   int count() override { return count_; }
   std::shared_ptr<comm::Gpu> open(int index) override;
-  bool starts_collectives_in_order() override { return hub_->starts_in_order(); }
   Task connect(Communicator& communicator, int tag, comm::Gpu& gpu,
                std::unique_ptr<comm::DeviceCommunicator>& made) override;
 

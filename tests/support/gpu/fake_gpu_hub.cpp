@@ -16,7 +16,7 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
     : late_launches_(options.late_launches),
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
-      groups_(streams_, ranks, options.starts_in_order),
+      groups_(streams_, ranks),
       launches_(static_cast<std::size_t>(ranks)),
       allocations_(static_cast<std::size_t>(ranks)),
       resources_(static_cast<std::size_t>(ranks)),

@@ -41,7 +41,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
   bool late_launches() const { return late_launches_; }
   bool is_one_gpu() const { return is_one_gpu_; }
-  bool starts_in_order() const { return groups_.starts_in_order(); }
 
   /// For the program. A null stream is the default stream.
 

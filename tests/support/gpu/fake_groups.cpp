@@ -114,7 +114,7 @@ bool FakeGroups::poll(Group& group, Operation& operation, std::size_t member,
   }
   HappensBefore& graph = streams_.graph();
   if (self.state == Arrival::State::Launched) {
-    if (!is_its_turn(self, timeline)) return false;
+    check_order(self, timeline);
     self.state = Arrival::State::AtHead;
     self.start = graph.clock(timeline);
   }
@@ -128,21 +128,16 @@ bool FakeGroups::poll(Group& group, Operation& operation, std::size_t member,
   return true;
 }
 
-bool FakeGroups::is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline) {
+void FakeGroups::check_order(const Arrival& arrival, FakeStreams::Timeline timeline) {
   for (const Part& part : arrival.before) {
     const Arrival& earlier = part.operation->arrivals[part.member];
     if (earlier.state == Arrival::State::Dropped) continue;
-    if (starts_in_order_) {
-      if (earlier.state == Arrival::State::Launched) return false;
-      continue;
-    }
     const bool is_behind =
         earlier.is_done && streams_.graph().clock(timeline).at(earlier.timeline) >= earlier.end;
     if (is_behind) continue;
     streams_.graph().report("device order: '" + arrival.accesses.name + "' may start before '" +
                             earlier.accesses.name + "'");
   }
-  return true;
 }
 
 bool FakeGroups::try_run(Group& group, Operation& operation) {

@@ -17,14 +17,10 @@ namespace kolo::test {
 /// is at the head of every member's stream. Not thread-safe.
 class FakeGroups {
  public:
-  /// `starts_in_order`: see FakeOptions.
-  FakeGroups(FakeStreams& streams, int ranks, bool starts_in_order)
+  FakeGroups(FakeStreams& streams, int ranks)
       : streams_(streams),
-        starts_in_order_(starts_in_order),
         launched_(static_cast<std::size_t>(ranks)),
         latest_(static_cast<std::size_t>(ranks)) {}
-
-  bool starts_in_order() const { return starts_in_order_; }
 
   std::size_t make(int size);
   void join(std::size_t group, int member, int rank);
@@ -87,12 +83,11 @@ class FakeGroups {
   static bool is_pending(const Arrival& arrival);
   bool poll(Group& group, Operation& operation, std::size_t member, const InjectedFailure* injected,
             FakeStreams::Timeline timeline);
-  /// Whether the operation may start, given what its rank launched before.
-  bool is_its_turn(const Arrival& arrival, FakeStreams::Timeline timeline);
+  /// Reports what the rank launched before in other groups and the operation does not wait for.
+  void check_order(const Arrival& arrival, FakeStreams::Timeline timeline);
   bool try_run(Group& group, Operation& operation);
 
   FakeStreams& streams_;
-  const bool starts_in_order_;
   LaunchOrder order_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::size_t> launched_;                // by rank
