@@ -141,9 +141,11 @@ void expect_encoded_as_on_the_cpu(CodingOperations& operations) {
         run.to = got.data();
         run.residual = has_residual ? residual.data() : nullptr;
         operations.encode(codec, {&run, 1}, dtype);
-        // random_k hashes the bits of a NaN, which depend on the conversion.
-        const bool has_own_nan = item.pattern == Pattern::Nan && item.format.is_sparse();
-        if (!has_own_nan || dtype == DType::Float32) expect_same_payloads(got, expected, text);
+        // Conversions and sums of a NaN have other bits on a GPU; random_k hashes them, and top_k's
+        // values are not whole words.
+        const bool has_other_nan = item.pattern == Pattern::Nan && item.format.is_sparse() &&
+                                   (dtype != DType::Float32 || has_residual);
+        if (!has_other_nan) expect_same_payloads(got, expected, text);
         expect_same(residual, expected_residual, text + ", residual");
         if (testing::Test::HasFatalFailure()) return;
       }

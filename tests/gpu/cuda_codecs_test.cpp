@@ -9,6 +9,7 @@
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/coding_cases.hpp"
+#include "gpu/device_copy.hpp"
 #include "gpu/skip_without_gpu.hpp"
 
 namespace kolo::comm::cuda_codecs_test {
@@ -67,7 +68,7 @@ class CodingOnGpu final : public test::CodingOperations {
   std::byte* upload(std::vector<Uploaded>& memory, const std::byte* from, std::size_t bytes,
                     std::byte* back) {
     memory.push_back({gpu_->allocate(bytes + 1), back, bytes});
-    KOLO_CUDA_TRY(cudaMemcpy(memory.back().there.get(), from, bytes, cudaMemcpyDefault));
+    test::copy_bytes(memory.back().there.get(), from, bytes);
     return memory.back().there.get();
   }
   float* upload(std::vector<Uploaded>& memory, float* numbers, std::size_t count) {
@@ -79,7 +80,7 @@ class CodingOnGpu final : public test::CodingOperations {
     KOLO_CUDA_TRY(cudaStreamSynchronize(stream_.get()));
     for (const auto& [there, back, bytes] : memory) {
       if (back == nullptr) continue;
-      KOLO_CUDA_TRY(cudaMemcpy(back, there.get(), bytes, cudaMemcpyDefault));
+      test::copy_bytes(back, there.get(), bytes);
     }
   }
 

@@ -11,6 +11,7 @@
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/conversion_cases.hpp"
+#include "gpu/device_copy.hpp"
 #include "gpu/skip_without_gpu.hpp"
 
 namespace kolo::comm::cuda_gpu_test {
@@ -27,7 +28,7 @@ class CudaGpuTest : public testing::Test {
 
   std::shared_ptr<std::byte> upload(std::span<const std::byte> bytes) const {
     auto memory = gpu_->allocate(bytes.size() + 1);
-    KOLO_CUDA_TRY(cudaMemcpy(memory.get(), bytes.data(), bytes.size(), cudaMemcpyDefault));
+    test::copy_bytes(memory.get(), bytes.data(), bytes.size());
     return memory;
   }
 
@@ -46,7 +47,7 @@ class CudaGpuTest : public testing::Test {
       gpu_->convert(moved, conversion, stream_.get());
       moved.clear();
       synchronize();
-      KOLO_CUDA_TRY(cudaMemcpy(to.data(), target.get(), to.size(), cudaMemcpyDefault));
+      test::copy_bytes(to.data(), target.get(), to.size());
     };
   }
 

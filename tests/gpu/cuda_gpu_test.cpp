@@ -9,6 +9,7 @@
 
 #include "comm/gpu/scalar.hpp"
 #include "gpu/cuda_gpu_fixture.hpp"
+#include "gpu/device_copy.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm::cuda_gpu_test {
@@ -29,7 +30,7 @@ TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
   KOLO_CUDA_TRY(cudaStreamSynchronize(other.get()));
   EXPECT_TRUE(gpu_->has_passed(event.get()));
   std::uint8_t value = 0;
-  KOLO_CUDA_TRY(cudaMemcpy(&value, memory.get() + kBytes - 1, 1, cudaMemcpyDefault));
+  test::copy_bytes(&value, memory.get() + kBytes - 1, 1);
   EXPECT_EQ(value, 99);
 }
 
@@ -91,7 +92,7 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndReleaseWhatAnotherMade) {
     while (!gpu_->has_passed(event.get())) {
     }
     std::vector<float> got(1024);
-    KOLO_CUDA_TRY(cudaMemcpy(got.data(), memory.get(), 4096, cudaMemcpyDefault));
+    test::copy_bytes(got.data(), memory.get(), 4096);
     EXPECT_EQ(got, std::vector<float>(1024, 1.0F));
     memory.reset();
     stream.reset();
@@ -103,7 +104,7 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndReleaseWhatAnotherMade) {
   gpu_->fill(memory.get(), 1024, DType::Float32, scalar_of(DType::Float32, 2), stream_.get());
   synchronize();
   float last = 0;
-  KOLO_CUDA_TRY(cudaMemcpy(&last, memory.get() + 1023 * sizeof(float), 4, cudaMemcpyDefault));
+  test::copy_bytes(&last, memory.get() + 1023 * sizeof(float), 4);
   EXPECT_EQ(last, 2.0F);
 }
 

@@ -5,6 +5,7 @@
 
 #include "comm/gpu/scalar.hpp"
 #include "gpu/cuda_gpu_fixture.hpp"
+#include "gpu/device_copy.hpp"
 #include "gpu/vector_cases.hpp"
 #include "kolo/error.hpp"
 
@@ -44,7 +45,7 @@ class VectorsOnGpu final : public test::VectorOperations {
 
  private:
   static void copy(void* to, const void* from, std::size_t bytes) {
-    KOLO_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+    test::copy_bytes(to, from, bytes);
   }
   /// The offset from a 16-byte boundary.
   static std::size_t offset_of(const std::byte* memory) {
@@ -100,8 +101,7 @@ TEST_F(CudaGpuTest, WeighsManyMatricesForAdasum) {
                      reinterpret_cast<double*>(weights.get()), stream_.get());
   synchronize();
   std::vector<double> got(2 * kMatrices);
-  KOLO_CUDA_TRY(
-      cudaMemcpy(got.data(), weights.get(), got.size() * sizeof(double), cudaMemcpyDefault));
+  test::copy_bytes(got.data(), weights.get(), got.size() * sizeof(double));
   for (std::size_t i = 0; i < kMatrices; ++i) {
     const double ab = products[4 * i + 1];
     EXPECT_DOUBLE_EQ(got[2 * i], 1 - ab / (2 * products[4 * i])) << i;
@@ -126,7 +126,7 @@ TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
   std::vector<std::int8_t> got(std::size_t{1} << 26);
   for (std::size_t begin = 0; begin < kCount; begin += got.size()) {
     got.resize(std::min(got.size(), kCount - begin));
-    KOLO_CUDA_TRY(cudaMemcpy(got.data(), run.to + begin, got.size(), cudaMemcpyDefault));
+    test::copy_bytes(got.data(), run.to + begin, got.size());
     const std::int8_t expected = begin < kTail ? -6 : 10;
     ASSERT_EQ(std::count(got.begin(), got.end(), expected), std::ssize(got)) << "from " << begin;
   }
@@ -149,7 +149,7 @@ TEST_F(CudaGpuTest, FillsWithEveryType) {
         expected[begin * size + j] = element[j % size];
       }
       std::vector<std::byte> got(expected.size());
-      KOLO_CUDA_TRY(cudaMemcpy(got.data(), memory.get(), got.size(), cudaMemcpyDefault));
+      test::copy_bytes(got.data(), memory.get(), got.size());
       EXPECT_EQ(got, expected) << name_of(dtype) << " from element " << begin;
     }
   }

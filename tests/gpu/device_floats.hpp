@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "comm/gpu/cuda_check.hpp"
+#include "gpu/device_copy.hpp"
 
 namespace kolo::test {
 
@@ -21,11 +22,11 @@ class DeviceFloats {
 
   float* data() const { return data_; }
   void set(const std::vector<float>& values) {
-    KOLO_CUDA_TRY(cudaMemcpy(data_, values.data(), count_ * sizeof(float), cudaMemcpyDefault));
+    copy_bytes(data_, values.data(), count_ * sizeof(float));
   }
   std::vector<float> get() const {
     std::vector<float> values(count_);
-    KOLO_CUDA_TRY(cudaMemcpy(values.data(), data_, count_ * sizeof(float), cudaMemcpyDefault));
+    copy_bytes(values.data(), data_, count_ * sizeof(float));
     return values;
   }
 

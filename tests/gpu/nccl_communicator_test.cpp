@@ -14,6 +14,7 @@
 #include "comm/gpu/nccl_registration.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
+#include "gpu/device_copy.hpp"
 #include "gpu/device_floats.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"
@@ -94,12 +95,12 @@ TEST_F(NcclCommunicatorTest, AFactorIsOfTheTypeOfTheElements) {
                {DType::Float32, 0x3F800000, 0x3F000000}};
   for (const auto& item : cases) {
     DeviceFloats memory(1);
-    KOLO_CUDA_TRY(cudaMemcpy(memory.data(), &item.ones, sizeof(item.ones), cudaMemcpyDefault));
+    test::copy_bytes(memory.data(), &item.ones, sizeof(item.ones));
     communicator_->all_reduce(memory.data(), memory.data(), 4 / size_of(item.dtype), item.dtype,
                               {ReduceOp::Sum, 0.5}, stream_.get());
     finish();
     std::uint32_t got = 0;
-    KOLO_CUDA_TRY(cudaMemcpy(&got, memory.data(), sizeof(got), cudaMemcpyDefault));
+    test::copy_bytes(&got, memory.data(), sizeof(got));
     EXPECT_EQ(got, item.halves) << name_of(item.dtype);
   }
 }
@@ -128,7 +129,7 @@ TEST_F(NcclCommunicatorTest, CollectivesOfOneRankAreCopies) {
     communicator_->all_to_all(input, counts, output, counts, DType::Float32, stream_.get());
   });
   expect_copied([&](const float* input, float* output) {
-    KOLO_CUDA_TRY(cudaMemcpy(output, input, kCount * sizeof(float), cudaMemcpyDefault));
+    test::copy_bytes(output, input, kCount * sizeof(float));
     communicator_->broadcast(output, kCount, DType::Float32, 0, stream_.get());
   });
 }

@@ -9,6 +9,7 @@
 
 #include "comm/gpu/cuda_check.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
+#include "gpu/device_copy.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "support/gpu/tensor_place.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -25,10 +26,10 @@ class CudaTensorPlace final : public TensorPlace {
   Device device() const override { return {DeviceKind::Cuda, gpu_->index()}; }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override { return gpu_->allocate(bytes); }
   void upload(std::span<const std::byte> from, std::byte* to) override {
-    KOLO_CUDA_TRY(cudaMemcpy(to, from.data(), from.size(), cudaMemcpyHostToDevice));
+    copy_bytes(to, from.data(), from.size());
   }
   void download(const std::byte* from, std::span<std::byte> to) override {
-    KOLO_CUDA_TRY(cudaMemcpy(to.data(), from, to.size(), cudaMemcpyDeviceToHost));
+    copy_bytes(to.data(), from, to.size());
   }
 
  private:
