@@ -108,7 +108,7 @@ def main():
             begin = time.monotonic()
             wrong, found = problem(patch, tree, build)
             survivors += bool(wrong)
-            print(f"{patch.stem:48} {time.monotonic() - begin:4.0f} s  {wrong or found}", flush=True)
+            print(f"{patch.stem:48} {time.monotonic() - begin:.0f} s  {wrong or found}", flush=True)
     print(f"{len(patches)} faults, {survivors} not found")
     return 1 if survivors else 0
 
