@@ -74,4 +74,8 @@ def _name(test):
 def main():
     """Runs the test cases of the main module, which parses the program's arguments itself."""
     runner = unittest.TextTestRunner(verbosity=0, resultclass=Result)  # no dots between the lines
-    unittest.main(argv=sys.argv[:1], testRunner=runner)
+    run = unittest.main(argv=sys.argv[:1], testRunner=runner, exit=False)
+    ran_none = not run.result.testsRun and not run.result.skipped
+    if ran_none:
+        print("[  PASSED  ] 0 tests: there is no case", flush=True)
+    sys.exit(ran_none or not run.result.wasSuccessful())

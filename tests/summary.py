@@ -1,9 +1,10 @@
 """Adds up what CTest reported: python3 summary.py <preset>=<junit.xml>...
 
 In a CTest test that prints the results of its cases, a GoogleTest program or a script that uses
-cases.py, each case counts. Any other test counts as one. Prints the failures, the skips with their
-reasons, and the three sums as the last line. Exit status 0 only if something passed and nothing
-failed.
+cases.py, each case counts; one without any case is a failure, since a filter that no longer
+matches would pass forever. Any other test counts as one. A skip without a printed reason is a
+failure, too. Prints the failures, the skips with their reasons, and the three sums as the last
+line. Exit status 0 only if something passed and nothing failed.
 """
 
 import re
@@ -11,8 +12,11 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
+# How programs with cases begin, or end where none has run.
+HAS_CASES = re.compile(r"^\[=+\] Running |^\[=+\] \d+ tests? from |^\[ +PASSED +\] 0 tests", re.M)
 BEGUN_CASE = re.compile(r"^\[ +RUN +\] (\S+)$", re.M)
 SKIP_REASON = re.compile(r"^\S+: Skipped\n(.*)$", re.M)
+SKIPPED_TEST = re.compile(r"^skipped: (.+)$", re.M)
 # Printed by cases.py, or by a program that skips everything.
 SKIPPED_LINE = re.compile(r"^\[ +SKIPPED +\] (\S+): (.+)$", re.M)
 
@@ -42,7 +46,10 @@ class Tally:
         skipped = [case for result, case in cases if result == "SKIPPED"]
         reasons = skip_reasons(output)
         for case in skipped:
-            self.skipped.append(f"{name}: {case}: {reasons.get(case, 'no reason given')}")
+            if reasons.get(case):
+                self.skipped.append(f"{name}: {case}: {reasons[case]}")
+            else:
+                failed.append(f"{name}: {case}: skipped without a reason")
         told = SKIPPED_LINE.findall(output)
         self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
         if test.get("status") == "fail":
@@ -53,9 +60,16 @@ class Tally:
                 failed.append(f"{name}: {message}{where}")
         elif test.get("status") != "run":
             if not skipped and not told:
-                self.skipped.append(f"{name}: {reason_of_all(test, output)}")
+                reason = reason_of_all(output)
+                if reason:
+                    self.skipped.append(f"{name}: {reason}")
+                else:
+                    failed.append(f"{name}: did not run, without a reason")
         elif not cases and not told:
-            self.passed += 1
+            if HAS_CASES.search(output):
+                failed.append(f"{name}: no case ran")
+            else:
+                self.passed += 1
         self.failed += failed
 
 
@@ -67,13 +81,10 @@ def where_it_ended(output, cases):
     return f" in {begun[-1]}"
 
 
-def reason_of_all(test, output):
-    """Why a CTest test did not run: the reason of its program, or else of CTest."""
-    said = SKIP_REASON.search(output)
-    if said:
-        return said.group(1).strip()
-    element = test.find("skipped")
-    return element.get("message") if element is not None else test.get("status")
+def reason_of_all(output):
+    """Why a CTest test did not run, as its program says it."""
+    said = SKIP_REASON.search(output) or SKIPPED_TEST.search(output)
+    return said.group(1).strip() if said else ""
 
 
 def skip_reasons(output):

@@ -113,11 +113,31 @@ class Summary(unittest.TestCase):
         status, lines = self.summarize(
             run_test("d", run_cases(Nothing)),
             skipped_test("e", "[  SKIPPED ] package: No module named 'numpy'\n"),
-            skipped_test("f", SKIPS_ALL), skipped_test("g", "an old log\n"))
+            skipped_test("f", SKIPS_ALL), skipped_test("g", "skipped: no clang-format\n"))
         self.assertEqual(lines, [
             "Skipped:", "  release: d: Nothing: nothing to see",
             "  release: e: package: No module named 'numpy'", "  release: f: no GPU here: none",
-            "  release: g: SKIP_RETURN_CODE=77", "0 passed, 0 failed, 4 skipped"])
+            "  release: g: no clang-format", "0 passed, 0 failed, 4 skipped"])
+        self.assertEqual(status, 1)
+
+    def test_a_filter_without_matches_is_a_failure(self):
+        nothing = "[==========] Running 0 tests from 0 test suites.\n[  PASSED  ] 0 tests.\n"
+        status, lines = self.summarize(run_test("a", GOOGLE_TEST), run_test("b", nothing),
+                                       run_test("c", "[  PASSED  ] 0 tests: no case\n"))
+        self.assertEqual(lines[-4:], ["Failed:", "  release: b: no case ran",
+                                      "  release: c: no case ran",
+                                      "1 passed, 2 failed, 1 skipped"])
+        self.assertEqual(status, 1)
+
+    def test_a_skip_without_a_reason_is_a_failure(self):
+        silent = ("[ RUN      ] Suite.Skips\nx_test.cpp:12: Skipped\n\n"
+                  "[  SKIPPED ] Suite.Skips (0 ms)\n")
+        status, lines = self.summarize(run_test("a", GOOGLE_TEST), run_test("b", silent),
+                                       skipped_test("c", "an old log\n"))
+        self.assertEqual(lines[-4:], ["Failed:",
+                                      "  release: b: Suite.Skips: skipped without a reason",
+                                      "  release: c: did not run, without a reason",
+                                      "1 passed, 2 failed, 1 skipped"])
         self.assertEqual(status, 1)
 
     def test_what_prints_no_cases_counts_as_one(self):

@@ -187,7 +187,6 @@ TEST(FakeGpuOrderTest, OverlappingCommunicatorsInDifferentOrderAreFound) {
     });
     EXPECT_EQ(has_hazard(hazards, "launch order: operation 0 of communicator 1"), !is_alike)
         << testing::PrintToString(hazards);
-    EXPECT_EQ(hazards.size(), is_alike ? 0u : 1u);
   }
 }
 

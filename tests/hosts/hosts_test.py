@@ -8,6 +8,7 @@ Prints a table of the results. Skipped if the kernel or the permissions do not s
 """
 
 import argparse
+import fnmatch
 import pathlib
 import re
 import shutil
@@ -32,7 +33,8 @@ PROGRAMS, MPIRUN = OPTIONS.programs.resolve(), OPTIONS.mpirun
 RANKS = 2  # per host
 CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
-TRAINING = "*Training_EqualsOneProcess/adam:*.FiftySteps_EndAlike/tied"
+TRAINING = "*Training_EqualsOneProcess/adam"
+MODELS = "*.FiftySteps_EndAlike/tied"
 JOIN = "*JoinedRanks_*"
 CHECKPOINTS = "*CheckpointOfTest*/adamw"
 VANISHED = re.compile(r"rank (\d+) cannot be reached: nothing has come from host (\w+)")
@@ -74,10 +76,11 @@ class HostsTest(unittest.TestCase):
         beside.start()
         output, _ = job.communicate(timeout=900)
         beside.join()
-        passed = len(re.findall(r"^\[ +OK +\] ", output, re.M))
+        passed = re.findall(r"^\[ +OK +\] (\S+)", output, re.M)
         self.assertEqual(job.returncode, 0, output[-5000:])
-        self.assertGreater(passed, 0, output[-5000:])
-        self.note += f"{', ' if self.note else ''}{passed} tests"
+        for pattern in tests.partition("-")[0].split(":"):
+            self.assertTrue(fnmatch.filter(passed, pattern or "*"), f"nothing like {pattern}")
+        self.note += f"{', ' if self.note else ''}{len(passed)} tests"
 
     def start_victim(self, scenario, victim=-1, **variables):
         """Starts a program of tests/failure. Returns the folder to which its ranks write."""
@@ -145,6 +148,7 @@ class OnTwoHosts(HostsTest):
     @unittest.skipUnless((PROGRAMS / "torch_test").exists(), "built without LibTorch")
     def test_shard_modes_checkpoints_and_join(self):
         self.passes("torch_test", f"{TRAINING}:{JOIN}:{CHECKPOINTS}")
+        self.passes("sharded_models_test", MODELS)
 
     def test_rank_dies(self):
         self.expect_death(3)
@@ -164,7 +168,8 @@ class All:
         self.passes("runtime_mpi_test", NOT_OF_ONE_HOST)
 
     def test_training(self):
-        self.passes("torch_test", "*ShardedTraining*:*ShardedModels*")
+        self.passes("torch_test", "*ShardedTraining*")
+        self.passes("sharded_models_test", "")
 
     def test_checkpoints(self):
         left_out = "*CheckpointedModels*:*ForgedCheckpoint*"
@@ -196,6 +201,7 @@ class All:
                 time.sleep(3)
 
         self.passes("torch_test", f"{TRAINING}:{JOIN}", pull_cables)
+        self.passes("sharded_models_test", MODELS)
         self.note += f", {times} times down"
 
     def test_slow_link(self):
@@ -204,6 +210,7 @@ class All:
         self.note = "20 Mbit/s"
         self.passes("runtime_mpi_test", CONTRACT)
         self.passes("torch_test", TRAINING)
+        self.passes("sharded_models_test", MODELS)
 
     @unittest.skipUnless(shutil.which("nft"), "no nft: install nftables")
     def test_random_loss(self):
@@ -212,6 +219,7 @@ class All:
         self.note = "1 % of packets"
         self.passes("runtime_mpi_test", CONTRACT)
         self.passes("torch_test", TRAINING)
+        self.passes("sharded_models_test", MODELS)
 
 
 if OPTIONS.all:

@@ -13,8 +13,11 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/agree.hpp"
+#include "support/mpi/variants.hpp"
 
 namespace kolo::test::runtime_mpi_test {
+
+const AlsoIn also_in({"no_single_copy"});
 
 INSTANTIATE_TEST_SUITE_P(, RuntimeMpiTest, testing::ValuesIn(all_worlds()),
                          [](const auto& item) { return item.param.name; });

@@ -66,7 +66,6 @@ if(TARGET kolo)
       torch/tensors/rows_test.cpp
       torch/sharding/sharded_guards_test.cpp
       torch/sharding/sharded_memory_test.cpp
-      torch/sharding/sharded_models_test.cpp
       torch/sharding/sharded_optimizer_test.cpp
       torch/sharding/sharded_ranks_test.cpp
       torch/sharding/sharded_training_test.cpp
@@ -144,54 +143,23 @@ if(TARGET kolo)
     kolo_add_test(cuda_codec_test
       SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
   endif()
-  # With two ranks: all but the longest tests of models, which three and four ranks run. With one
-  # rank: only the optimizers that send different data, without state, with some, and one that is
-  # not LibTorch's. With more than two, by messages, and on two nodes: of these, all tests but those
-  # of arithmetic and files, which do not depend on the world. On two nodes sums have no order that
-  # all layouts of buckets share.
-  set_property(TEST torch_test.np2 APPEND PROPERTY ENVIRONMENT GTEST_FILTER=-*FiftySteps*)
-  set(like_others */plain_sgd:*/sgd_*:*/adam:*/adam_*:*/adamw_*:*/rmsprop*:*/adagrad*)
-  kolo_add_mpirun_test(torch_test.np1 1 900 $<TARGET_FILE:torch_test>
-    --gtest_filter=-${like_others})
-  set(local_cases *FusedTest*:*DamagedTraining*:*ForgedCheckpoint*:${like_others})
-  # Tests of code above the reductions, which does not depend on how data travels.
-  string(CONCAT above_reductions ":*GradScaler*:LateRankTest*:WrappedStepTest*:*Autocast*"
-    ":OptionSync*:*Guards*:*Traps*:AutogradTest*")
-  # kolo_add_torch_test(<name> <ranks> [<environment>] [<filter>])
-  function(kolo_add_torch_test name ranks)
-    kolo_add_mpirun_test(torch_test.${name} ${ranks} 900 $<TARGET_FILE:torch_test>
-      --gtest_filter=-${local_cases}${ARGV3})
-    set_property(TEST torch_test.${name} APPEND PROPERTY ENVIRONMENT ${ARGV2})
-  endfunction()
-  # Without tests of sharding and of whole models that torch_test.np3 runs in shared memory. With
-  # messages, torch_test.nodes.np4 and torch_test.direct.np4 run most of these.
-  set(complex ":ComplexParameters*")  # run by torch_test.np3
-  string(CONCAT of_np3 "${above_reductions}${complex}"
-    ":Models/*:*CheckpointOf*:*ShardedTraining*:Deferred*:ShardedOptimizer*")
-  kolo_add_torch_test(np4 4 "" "${of_np3}")
-  set(own_optimizer ":*OptimizerOfTheUsersOwn*")  # run by torch_test.np3
-  kolo_add_torch_test(messages.np3 3 KOLO_SHARED_MEMORY=off
-    "${own_optimizer}${above_reductions}${complex}:Models/*:*Checkpoint*:Deferred*:GatheredFrozen*")
-  # Without the tests that torch_test.direct.np4 runs on two nodes, and those of whole runs, in
-  # which nodes differ from others by their reductions alone.
-  string(CONCAT not_on_nodes "${own_optimizer}${above_reductions}${complex}"
-    ":*.Bits_AreTheSameInEveryRunAndForEveryBucketSize/*:*.FiftySteps_EndAlike/*"
-    ":*CheckpointOf*:*ShardedTraining*:GatheredFrozen*:FrozenCheckpoints*:Deferred*"
-    ":Models/*/recurrent:Models/*/convolutional")
-  kolo_add_torch_test(nodes.np4 4 KOLO_FAKE_NODES=2 "${not_on_nodes}")
-  # Over communicators of the program's, of its even and its odd ranks, at the same time; the whole
-  # of it, and one group after the other (KOLO_TEST_GROUPS=in_turn), by hand.
-  kolo_add_mpirun_test(torch_test.groups.np4 4 900 $<TARGET_FILE:torch_test>
-    --gtest_filter=Reductions*:Broadcast*:Rows*:ParameterSync*:OptimizerStep*:FullSharding*)
-  set_property(TEST torch_test.groups.np4 APPEND PROPERTY ENVIRONMENT KOLO_TEST_GROUPS=at_once)
-  # Three ranks in shared memory, which make shards uneven: the tests of sharding, and those above
-  # the reductions.
-  set(in_shared_memory "*Shard*:*Checkpoint*:Precision*:Complex*:*Join*:Deferred*")
-  kolo_add_mpirun_test(torch_test.np3 3 900 $<TARGET_FILE:torch_test>
-    --gtest_filter=${in_shared_memory}${above_reductions}:-${local_cases})
-  # With sums in rank order, all modes give the same bits across nodes, too.
-  kolo_add_mpirun_test(torch_test.direct.np4 4 900 $<TARGET_FILE:torch_test>
-    --gtest_filter=*.FiftySteps_EndAlike/*:GatheredFrozenTest.*:FrozenCheckpointsTest.*)
-  set_property(TEST torch_test.direct.np4 APPEND PROPERTY ENVIRONMENT
-    KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
+  # One rank: what is left out where no rank must be waited for, and must still convert, average and
+  # wait for the program's own work.
+  kolo_add_variant(torch_test alone 1 900)
+  # Three ranks: shards of different lengths, ranks without elements, averages that round.
+  kolo_add_variant(torch_test uneven 3 900)
+  # Without shared memory: Shard::Full gathers units; there are no windows.
+  kolo_add_variant(torch_test messages 3 900 ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  # Two nodes of two ranks: one copy, one slot and one replica a node, and shards between nodes.
+  # Sums are in rank order, so that all modes give the same bits.
+  set(nodes KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
+  kolo_add_variant(torch_test nodes 4 900 ENVIRONMENT ${nodes})
+  # Over communicators of the program's, of its even and its odd ranks, at the same time: ranks and
+  # messages of another group, or of the whole program. One group after the other
+  # (KOLO_TEST_GROUPS=in_turn) by hand.
+  kolo_add_variant(torch_test groups 4 900 ENVIRONMENT KOLO_TEST_GROUPS=at_once)
+  # Whole models, for fifty steps: in one copy of uneven shards; and where nodes gather.
+  kolo_add_mpi_test(sharded_models_test
+    SOURCES torch/sharding/sharded_models_test.cpp RANKS 3 TIMEOUT 900 LIBRARIES kolo)
+  kolo_add_variant(sharded_models_test nodes 4 900 ENVIRONMENT ${nodes})
 endif()

@@ -244,10 +244,11 @@ TEST_P(SharedCollectivesTest, GoWithoutCopiesWhereTheBufferIsShared) {
         const int ways = buffer.is_shared() ? 5 * size() : 0;
         EXPECT_EQ(zero_copies, ways);
         EXPECT_EQ(runtime.world().metrics().bytes_packed, packed);
-        if (size() == 1) return;
-        ProcessSet& other = runtime.add_process_set({0, size() - 1});
-        if (other.included()) run_all_kinds(other, buffer);
-        EXPECT_EQ(zero_copies, ways) << "on another set than the buffer's";
+        if (size() > 1) {  // one rank has one set
+          ProcessSet& other = runtime.add_process_set({0, size() - 1});
+          if (other.included()) run_all_kinds(other, buffer);
+          EXPECT_EQ(zero_copies, ways) << "on another set than the buffer's";
+        }
       },
       setting.network);
 }

@@ -87,8 +87,8 @@ TEST_P(CodedExchangeTest, Results_HaveTheBitsOfTheCpu) {
 }
 
 TEST_P(CodedExchangeTest, StepsThatAreNotFinite_LeaveTheResidual) {
+  if (size() == 1) GTEST_SKIP() << "one rank sends nothing";
   run([&](Runtime& runtime) {
-    if (size() == 1) return;
     for (const Compression& compression : kTestedCodecs) {
       Tensor tensor(512);
       Tensor residual(512);

@@ -93,7 +93,7 @@ class DeviceExchangeTest : public testing::TestWithParam<int> {
     run_runtimes(setting, body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(, DeviceExchangeTest, testing::ValuesIn(kSizes));
+INSTANTIATE_TEST_SUITE_P(, DeviceExchangeTest, testing::Values(1, 2, 3, 7));
 
 TEST_P(DeviceExchangeTest, SumsHaveTheBitsOfTheCpu) {
   run([&](Runtime& runtime) {

@@ -12,8 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/variants.hpp"
 
 namespace kolo::test::compression_test {
+
+const AlsoIn coded_training_in({"alone", "uneven"});
 
 class CodedTrainingTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, CodedTrainingTest, testing::ValuesIn(all_modes()),
@@ -137,7 +140,7 @@ TEST_P(CodedTrainingTest, UnsuitableOptions_AreRefusedOnAllRanks) {
     return true;
   };
   expect_contains(text_of(options), "compression_policy has thrown: no idea");
-  if (size() == 1) return;
+  if (size() == 1) GTEST_SKIP() << "the rest: one rank differs from nobody";
   options = summed(Compression::int8());
   options.error_feedback = is_last();
   expect_contains(text_of(options), "error_feedback is true");

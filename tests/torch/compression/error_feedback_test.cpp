@@ -7,10 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "kolo/torch/grad_scaler.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/compression/coded_training.hpp"
 #include "torch/scaling.hpp"
 
 namespace kolo::test::compression_test {
+
+const AlsoIn error_feedback_in({"alone", "uneven", "messages", "nodes"});
 
 class ErrorFeedbackTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, ErrorFeedbackTest, testing::ValuesIn(all_modes()),

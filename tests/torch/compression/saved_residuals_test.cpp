@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/compression/coded_training.hpp"
 
 namespace kolo::test::compression_test {
+
+const AlsoIn saved_residuals_in({"uneven", "messages", "nodes"});
 
 class SavedResidualsTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, SavedResidualsTest, testing::ValuesIn(all_modes()),

@@ -7,28 +7,22 @@ if(TARGET kolo)
       torch/compression/saved_residuals_test.cpp
     RANKS 2
     LIBRARIES kolo)
-  kolo_add_mpi_test(between_nodes_training_test RANKS 1 3
+  # One rank: what it would send is its own, and must be rounded, or left, all the same.
+  kolo_add_variant(compression_test alone 1 300)
+  # Shards of different lengths: pieces of payloads, residuals of ranks that have no elements.
+  kolo_add_variant(compression_test uneven 3 300)
+  # Shard::Full gathers on use, and codecs send to each rank by itself.
+  kolo_add_variant(compression_test messages 3 300 ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  # Shards of a node: residuals for their replicas.
+  kolo_add_variant(compression_test nodes 4 300 ENVIRONMENT KOLO_FAKE_NODES=2)
+  # One node: nothing is compressed.
+  kolo_add_mpi_test(between_nodes_training_test RANKS 3
     SOURCES torch/compression/between_nodes_training_test.cpp
     LIBRARIES kolo)
-  foreach(ranks IN ITEMS 2 3 4)  # 1 + 1, 2 + 1 and 2 + 2 ranks on two nodes
-    set(test between_nodes_training_test.nodes.np${ranks})
-    kolo_add_mpirun_test(${test} ${ranks} 300 $<TARGET_FILE:between_nodes_training_test>)
-    set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
+  # Nodes of one rank, on which nothing is added up before; of different numbers of ranks; and of
+  # two ranks each, whose sums between nodes are shared.
+  foreach(ranks IN ITEMS 2 3 4)
+    kolo_add_variant(between_nodes_training_test nodes ${ranks} 300
+      ENVIRONMENT KOLO_FAKE_NODES=2)
   endforeach()
-  # In other worlds, four ranks only what depends on their number; by messages, where Shard::Full
-  # gathers on use; and on two nodes. Losses of long runs do not depend on these.
-  set(long_runs *TrainsAs*)
-  foreach(ranks IN ITEMS 1 3)
-    kolo_add_mpirun_test(compression_test.np${ranks} ${ranks} 300 $<TARGET_FILE:compression_test>
-      --gtest_filter=-${long_runs})
-  endforeach()
-  kolo_add_mpirun_test(compression_test.np4 4 300 $<TARGET_FILE:compression_test>
-    --gtest_filter=*BytesEqual*:*OtherWorldSizes*:*AddUp*:*RanksThatJoin*)
-  kolo_add_mpirun_test(compression_test.messages.np3 3 300 $<TARGET_FILE:compression_test>
-    --gtest_filter=-*EveryMode*:${long_runs})
-  set_property(TEST compression_test.messages.np3 APPEND PROPERTY ENVIRONMENT
-    KOLO_SHARED_MEMORY=off)
-  kolo_add_mpirun_test(compression_test.nodes.np4 4 300 $<TARGET_FILE:compression_test>
-    --gtest_filter=NodeFeedback*:*EveryMode*:*OtherWorldSizes*:*IsWhatWasGiven*:*RanksThatJoin*)
-  set_property(TEST compression_test.nodes.np4 APPEND PROPERTY ENVIRONMENT KOLO_FAKE_NODES=2)
 endif()

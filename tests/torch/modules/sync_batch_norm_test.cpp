@@ -144,7 +144,7 @@ TEST_F(SyncBatchNormTest, ProcessSets_NormalizeAtOnceAndApart) {
   }
   ProcessSet& own = *sets[static_cast<std::size_t>(rank() % 2)];
   Pair<torch::nn::BatchNorm2d>(BatchNormOptions(3), own, Rows::Uneven).run_steps({3, 2, 2}, 4);
-  if (sets.size() < 2) return;
+  if (sets.size() < 2) GTEST_SKIP() << "the rest: one rank has one set";
   ProcessSet& foreign = *sets[static_cast<std::size_t>((rank() + 1) % 2)];
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { SyncBatchNorm(BatchNormOptions(3), &foreign); }),

@@ -6,10 +6,13 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/sync_batch_norm.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/modules/joined_batches.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::sync_batch_norm_training_test {
+
+const AlsoIn also_in({"messages"});
 
 constexpr int kSteps = 5;
 constexpr std::int64_t kClasses = 3;

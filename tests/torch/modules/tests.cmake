@@ -9,9 +9,6 @@ if(TARGET kolo)
       torch/modules/sync_batch_norm_test.cpp
       torch/modules/sync_batch_norm_training_test.cpp
     LIBRARIES kolo)
-  # Shard::Full gathers units where ranks share no memory.
-  kolo_add_mpirun_test(sync_batch_norm_test.messages.np3 3 300
-    $<TARGET_FILE:sync_batch_norm_test> --gtest_filter=SyncBatchNormT*)
-  set_property(TEST sync_batch_norm_test.messages.np3 APPEND PROPERTY ENVIRONMENT
-    KOLO_SHARED_MEMORY=off)
+  # Shard::Full gathers units where ranks share no memory, in between the module's reductions.
+  kolo_add_variant(sync_batch_norm_test messages 3 300 ENVIRONMENT KOLO_SHARED_MEMORY=off)
 endif()

@@ -15,11 +15,14 @@
 #include "kolo/torch/grad_scaler.hpp"
 #include "kolo/torch/model_dtype.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 #include "torch/trained_models.hpp"
 
 namespace kolo::test::complex_parameters_test {
+
+const AlsoIn also_in({"uneven"});
 
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 

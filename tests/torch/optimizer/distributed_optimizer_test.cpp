@@ -12,10 +12,13 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 
 namespace kolo::test::distributed_optimizer_test {
+
+const AlsoIn also_in({"alone", "uneven", "nodes"});
 
 constexpr std::int64_t kBatch = 12;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/optimizer/ramp_weight.hpp"
 
 namespace kolo::test::dropped_gradients_test {
+
+const AlsoIn also_in({"messages"});
 
 /// How a program drops gradients.
 enum class Dropping { ZeroGrad, ZeroGradInPlace, ByHand };

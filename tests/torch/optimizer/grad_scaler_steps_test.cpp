@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "kolo/torch/autocast.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/scaling.hpp"
 
 namespace kolo::test::grad_scaler_steps_test {
+
+const AlsoIn also_in({"alone"});
 
 // --- steps that are skipped ---
 

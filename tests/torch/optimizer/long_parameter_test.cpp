@@ -7,9 +7,12 @@
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::long_parameter_test {
+
+const AlsoIn also_in({"uneven", "messages"});
 
 namespace fs = std::filesystem;
 

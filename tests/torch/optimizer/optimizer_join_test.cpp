@@ -15,10 +15,13 @@
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::optimizer_join_test {
+
+const AlsoIn also_in({"uneven", "messages"});
 
 class OptimizerJoinTest : public testing::Test {
  protected:

@@ -8,8 +8,11 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
+#include "support/mpi/variants.hpp"
 
 namespace kolo::test::optimizer_sparse_test {
+
+const AlsoIn also_in({"uneven"});
 
 class OptimizerSparseTest : public testing::Test {
  protected:

@@ -12,9 +12,12 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/optimizer/ramp_weight.hpp"
 
 namespace kolo::test::optimizer_steps_test {
+
+const AlsoIn also_in({"alone", "groups"});
 
 class OptimizerStepsTest : public RampWeightTest {};
 

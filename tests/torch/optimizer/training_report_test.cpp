@@ -11,9 +11,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::training_report_test {
+
+const AlsoIn also_in({"uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 160;
 constexpr int kLayers = 12;

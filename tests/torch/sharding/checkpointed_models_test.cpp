@@ -7,10 +7,13 @@
 
 #include "kolo/torch/activation_checkpoint.hpp"
 #include "kolo/torch/autocast.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::checkpointed_models_test {
+
+const AlsoIn also_in({"messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
 constexpr int kSteps = 6;

@@ -7,12 +7,15 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/adapted_layers.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::frozen_checkpoints_test {
+
+const AlsoIn also_in({"uneven", "nodes"});
 
 using namespace adapted_layers;
 using layer_units::input;

@@ -14,12 +14,15 @@
 #include "kolo/torch/deferred.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "kolo/torch/module_filter.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/adapted_layers.hpp"
 #include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::gathered_frozen_test {
+
+const AlsoIn also_in({"messages", "nodes"});
 
 using namespace adapted_layers;
 using layer_units::input;

@@ -11,11 +11,14 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::node_slots_test {
+
+const AlsoIn also_in({"nodes"});
 
 using namespace layer_units;
 

@@ -11,11 +11,14 @@
 #include <torch/torch.h>
 
 #include "kolo/torch/tensor_collectives.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::released_parameters_test {
+
+const AlsoIn also_in({"messages", "nodes"});
 
 using namespace layer_units;
 

@@ -11,11 +11,14 @@
 
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/sharding/sharded_guards_fixture.hpp"
 #include "torch/sharding/wasserstein_gan.hpp"
 
 namespace kolo::test::sharded_guards_test {
+
+const AlsoIn also_in({"messages"});
 
 TEST_F(ShardedGuardsTest, ParametersWrittenInsteadOfSteps_AreDetected) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);

@@ -5,9 +5,12 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::sharded_memory_test {
+
+const AlsoIn also_in({"uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
 

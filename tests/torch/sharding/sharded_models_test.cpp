@@ -7,11 +7,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 #include "torch/trained_models.hpp"
 
 namespace kolo::test::sharded_models_test {
+
+const AlsoIn also_in({"nodes"});
 
 constexpr std::int64_t kRows = 4;  // of each rank in a step
 

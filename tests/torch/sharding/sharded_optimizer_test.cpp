@@ -13,10 +13,13 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/zoo.hpp"
 
 namespace kolo::test::sharded_optimizer_test {
+
+const AlsoIn also_in({"alone", "uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
 

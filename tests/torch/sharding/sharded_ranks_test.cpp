@@ -10,10 +10,13 @@
 #include <torch/torch.h>
 
 #include "runtime/runtimes.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/zoo.hpp"
 
 namespace kolo::test::sharded_ranks_test {
+
+const AlsoIn also_in({"uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
 

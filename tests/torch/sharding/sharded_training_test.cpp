@@ -10,9 +10,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::sharded_training_test {
+
+const AlsoIn also_in({"alone", "uneven", "messages", "nodes"});
 
 constexpr int kSteps = 16;
 constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4

@@ -14,10 +14,13 @@
 #include "kolo/process_set.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "support/mpi/test_world.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::sharded_traps_test {
+
+const AlsoIn also_in({"uneven", "messages"});
 
 constexpr std::int64_t kWidth = 9;
 

@@ -8,11 +8,14 @@
 
 #include "kolo/error.hpp"
 #include "kolo/torch/module_filter.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::unit_policy_test {
+
+const AlsoIn also_in({"messages", "nodes"});
 
 using namespace layer_units;
 

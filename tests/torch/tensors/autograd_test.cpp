@@ -7,9 +7,12 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::autograd_test {
+
+const AlsoIn also_in({"alone"});
 
 using Function = std::function<at::Tensor(const at::Tensor&)>;
 

@@ -1,7 +1,10 @@
 // Broadcasts of tensors.
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::broadcast_test {
+
+const AlsoIn also_in({"alone", "groups"});
 
 using BroadcastTest = TorchTest;
 

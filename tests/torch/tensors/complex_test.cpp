@@ -7,9 +7,12 @@
 
 #include <torch/torch.h>
 
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::complex_test {
+
+const AlsoIn also_in({"alone"});
 
 constexpr at::ScalarType kTypes[] = {at::kComplexFloat, at::kComplexDouble};
 

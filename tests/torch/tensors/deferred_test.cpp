@@ -15,10 +15,13 @@
 
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::deferred_test {
+
+const AlsoIn also_in({"uneven", "nodes"});
 
 constexpr std::int64_t kWidth = 160;  // weights of 100 KiB, above the threshold for own memory
 
@@ -178,7 +181,7 @@ TEST_F(DeferredTest, UseBeforeWrapping_Throws) {
     expect_contains(text_thrown_by<c10::Error>([&] { model->own.data().zero_(); }),
                     "parameter 'own" + text);
   }
-  if (runtime_.local_size() == 1) return;
+  if (runtime_.local_size() == 1) GTEST_SKIP() << "the rest: a rank alone has all elements";
   expect_refused([&] { broadcast_parameters(*model, 0); }, "kolo::deferred model");
 }
 
@@ -213,7 +216,9 @@ TEST_F(DeferredTest, ParametersThatCannotBeMoved_AreThoseOfTheFirstRank) {
 }
 
 TEST_F(DeferredTest, SetsWithoutTheFirstRank_AreRefused) {
-  if (runtime_.local_size() < 3 || runtime_.local_size() < size()) return;
+  if (runtime_.local_size() < 3 || runtime_.local_size() < size()) {
+    GTEST_SKIP() << "needs three ranks of one node";
+  }
   auto model = deferred<Net>();
   ProcessSet& rest = runtime_.add_process_set({1, 2});
   for (const Shard shard : modes()) {
@@ -240,7 +245,7 @@ struct UnequalNet : torch::nn::Module {
 };
 
 TEST_F(DeferredTest, ConstructorsThatDiffer_AreErrorsOnAllRanks) {
-  if (size() == 1) return;
+  if (size() == 1) GTEST_SKIP() << "one rank differs from nobody";
   const auto text_of = [&]<class Expected>(const char* what, Expected) {
     torch::manual_seed(3);
     return text_thrown_by<Expected>([&] { deferred<UnequalNet>(what, is_last()); });

@@ -16,10 +16,13 @@
 #include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
 
 namespace kolo::test::parameter_sync_test {
+
+const AlsoIn also_in({"alone", "groups"});
 
 class ParameterSyncTest : public testing::Test {
  protected:

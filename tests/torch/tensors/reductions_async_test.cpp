@@ -3,9 +3,12 @@
 #include <string>
 #include <vector>
 
+#include "support/mpi/variants.hpp"
 #include "torch/tensors/reductions_fixture.hpp"
 
 namespace kolo::test::reductions_test {
+
+const AlsoIn async_in({"alone"});
 
 TEST_F(ReductionsTest, AsyncInPlaceForms_ReturnTheCallersTensors) {
   const AllreduceOptions options{.op = ReduceOp::Sum};

@@ -3,9 +3,12 @@
 #include <cmath>
 #include <utility>
 
+#include "support/mpi/variants.hpp"
 #include "torch/tensors/reductions_fixture.hpp"
 
 namespace kolo::test::reductions_test {
+
+const AlsoIn also_in({"alone", "uneven", "groups"});
 
 TEST_F(ReductionsTest, SumsOfEveryType_AreExact) {
   for (const at::ScalarType type : kNumbers) {

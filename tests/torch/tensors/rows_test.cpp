@@ -1,9 +1,12 @@
 // All-gather and all-to-all on tensors.
 #include <numeric>
 
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::rows_test {
+
+const AlsoIn also_in({"alone", "uneven", "groups"});
 
 class RowsTest : public TorchTest {
  protected:

@@ -6,9 +6,12 @@
 #include <functional>
 #include <string>
 
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::shared_tensor_test {
+
+const AlsoIn also_in({"alone", "messages", "nodes"});
 
 class SharedTensorTest : public TorchTest {
  protected:

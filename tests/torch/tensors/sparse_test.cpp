@@ -1,7 +1,10 @@
 // Sums of sparse tensors.
+#include "support/mpi/variants.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::sparse_test {
+
+const AlsoIn also_in({"alone", "uneven"});
 
 class SparseTest : public TorchTest {
  protected:

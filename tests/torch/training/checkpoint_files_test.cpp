@@ -14,10 +14,13 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/checkpoint.hpp"
 #include "kolo/torch/grad_scaler.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
 #include "torch/training_checkpoints.hpp"
 
 namespace kolo::test::training_checkpoint_test {
+
+const AlsoIn files_in({"uneven"});
 
 TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
   Net saved(55);

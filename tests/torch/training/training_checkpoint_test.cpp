@@ -13,9 +13,12 @@
 
 #include "kolo/torch/checkpoint.hpp"
 #include "kolo/torch/grad_scaler.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/training_checkpoints.hpp"
 
 namespace kolo::test::training_checkpoint_test {
+
+const AlsoIn also_in({"alone", "uneven"});
 
 class CheckpointOfTest : public CheckpointTest,
                          public testing::WithParamInterface<OptimizerCase> {};
