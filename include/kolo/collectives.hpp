@@ -31,6 +31,9 @@
 /// blocking call, runs after the operation. `keep_alive` is held until the GPU has finished with
 /// the memory. Each rank uses one GPU. Custom reductions support CPU memory only.
 ///
+/// What an operation writes may overlap nothing else that it uses, but for what each call allows
+/// (all-reduce: the output may be the input); otherwise all ranks throw InvalidArgument.
+///
 /// Errors at the call: InvalidArgument if an operation of that name is in flight on this rank or if
 /// the rank is not a member of the process set; ShutdownError after the Runtime has ended. Errors
 /// from the handle or the blocking call, raised on all ranks: InvalidArgument if the arguments of
@@ -184,10 +187,12 @@ void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
 /// Allocates an output once the numbers of rows of all ranks are known.
 ///
 /// Called on any thread that makes progress for the process set. It must not wait for operations of
-/// the same set. Other sets are not delayed meanwhile.
+/// the same set. Other sets are not delayed meanwhile. If it throws, or returns null or memory that
+/// overlaps what the operation uses, this rank counts as lost.
 ///
 /// @param rows number of rows from each rank
-/// @return memory for all rows, valid until the handle is ready
+/// @return memory for all rows, valid until the handle is ready; all-gather: its rows of this rank
+///         may be the input
 using AllocateRows = std::function<void*(const std::vector<std::int64_t>& rows)>;
 
 /// Input of an all-gather and the allocator of its output.

@@ -45,6 +45,7 @@ inline Call scatter(Shape shape, AllreduceOptions options = {}) {
   options.name = "x";
   return [=](const Tensor& tensor) {
     TensorView output = view_of(tensor, shape);
+    output.data = static_cast<std::byte*>(output.data) + output.size_bytes();
     output.shape[0] = scattered_rows(shape[0], size(), rank());
     return reduce_scatter_async(view_of(tensor, shape), output, options);
   };
@@ -53,8 +54,11 @@ inline Call scatter(Shape shape, AllreduceOptions options = {}) {
 inline Call reduce_group(std::vector<std::pair<Shape, DType>> members) {
   return [=](const Tensor& tensor) {
     std::vector<InputOutput> tensors;
+    auto* memory = static_cast<std::byte*>(tensor.view().data);
     for (const auto& [shape, dtype] : members) {
-      const TensorView view = view_of(tensor, shape, dtype);
+      TensorView view = view_of(tensor, shape, dtype);
+      view.data = memory;
+      memory += view.size_bytes();
       tensors.push_back({view, view});
     }
     return grouped_allreduce_async(tensors, {.name = "x"});

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "ops/kernels/pieces.hpp"
+
 namespace kolo::runtime {
 
 void add_invalid_reason(Operation& operation, std::string text) {
@@ -85,6 +87,32 @@ void check_output(Operation& operation, const InputOutput& tensor, const Process
   if (output.shape != expected) {
     add_invalid_reason(operation, "the output does not have the shape of the result");
   }
+}
+
+UsedMemory used_memory(const Operation& operation, const InputOutput& tensor,
+                       const ProcessSet& set) {
+  if (!operation.request.invalid_reason.empty()) return {};  // the shapes may be
+  const auto* const input = static_cast<const std::byte*>(tensor.input.data);
+  const auto* const output = static_cast<const std::byte*>(tensor.output.data);
+  UsedMemory used{.input = {input, tensor.input.size_bytes()},
+                  .output = {output, tensor.output.size_bytes()}};
+  switch (operation.request.collective) {
+    case Collective::ReduceScatter: {
+      const auto rows = static_cast<std::size_t>(tensor.input.shape.front());
+      const std::size_t row_bytes = rows == 0 ? 0 : used.input.size() / rows;
+      used.in_place = input + ops::piece_of(rows, set.size(), set.rank()).begin * row_bytes;
+      break;
+    }
+    case Collective::AllToAll: break;
+    default: used.in_place = input;
+  }
+  return used;
+}
+
+void check_overlap(Operation& operation, std::span<const UsedMemory> used) {
+  if (!operation.request.invalid_reason.empty()) return;
+  std::string problem = overlap_in(operation.request.collective, used);
+  if (!problem.empty()) add_invalid_reason(operation, std::move(problem));
 }
 
 std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows,

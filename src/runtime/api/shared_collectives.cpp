@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "kolo/shared_buffer.hpp"
-#include "ops/kernels/pieces.hpp"
 #include "runtime/api/operation_checks.hpp"
 #include "runtime/api/submit.hpp"
 
@@ -68,13 +68,6 @@ class BufferRange {
     return room > 0;
   }
 
-  bool overlaps(const TensorView& other) const {
-    if (other.count() == 0) return false;
-    const auto begin = reinterpret_cast<std::uintptr_t>(view_.data);
-    const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
-    return begin < other_begin + other.size_bytes() && other_begin < begin + view_.size_bytes();
-  }
-
  private:
   const SharedBuffer& buffer_;
   std::size_t offset_;
@@ -102,23 +95,8 @@ Submission make_allreduce(const BufferRange& range, const AllreduceOptions& opti
 
 Submission make_reduce_scatter(const BufferRange& range, const TensorView& output,
                                const AllreduceOptions& options) {
-  const TensorView& input = range.view();
-  Submission submission =
-      placed(runtime::make_reduction(Collective::ReduceScatter, {{input, output}}, options), range);
-  const auto& [set, operation] = submission;
-  if (!operation->request.invalid_reason.empty() || !range.overlaps(output)) return submission;
-  const auto rows = static_cast<std::size_t>(input.shape.front());
-  const std::size_t own_begin = ops::piece_of(rows, set.size(), set.rank()).begin;
-  const std::byte* const own =
-      static_cast<const std::byte*>(input.data) + own_begin * (input.size_bytes() / rows);
-  if (output.data != own) {
-    add_invalid_reason(
-        *operation,
-        "the output overlaps the input, but is not this rank's rows of it, which begin " +
-            std::to_string(own - static_cast<const std::byte*>(input.data)) +
-            " bytes after its beginning");
-  }
-  return submission;
+  return placed(
+      runtime::make_reduction(Collective::ReduceScatter, {{range.view(), output}}, options), range);
 }
 
 Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
@@ -166,10 +144,8 @@ Submission make_alltoall(const BufferRange& input, const BufferRange& output,
       input);
   Operation& operation = *submission.operation;
   output.check_bounds(operation);
-  if (operation.request.invalid_reason.empty() && input.overlaps(output.view())) {
-    add_invalid_reason(
-        operation, "the output at " + output.place() + " overlaps the input at " + input.place());
-  }
+  runtime::check_overlap(operation, std::array{runtime::used_memory(
+                                        operation, {input.view(), output.view()}, submission.set)});
   operation.request.placement += " to " + output.place();
   operation.buffers.push_back(output.whole());
   return submission;

@@ -1,6 +1,8 @@
 #include "runtime/api/submit.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #include "base/deadline.hpp"
@@ -20,7 +22,8 @@ void check(const Submission& submission) {
   }
 }
 
-void add_residual(const Submission& submission, float* residual) {
+/// Adds error feedback for the operation's only tensor.
+void add_residual(const Submission& submission, float* residual, std::vector<UsedMemory>& used) {
   Operation& operation = *submission.operation;
   if (operation.tensors.size() != 1 || !submission.set.lane()->uses_codec(operation.request)) {
     add_invalid_reason(operation,
@@ -30,6 +33,11 @@ void add_residual(const Submission& submission, float* residual) {
     return;
   }
   operation.tensors.front().residual = residual;
+  std::size_t count = operation.request.tensors.front().count();
+  if (operation.request.compression_scope == CompressionScope::BetweenNodes) {
+    count = submission.set.lane()->node_places().own_piece(count).length;
+  }
+  used.front().residual = std::as_bytes(std::span(residual, count));
 }
 
 void prepare(const Submission& submission) {
@@ -73,8 +81,12 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor) {
   return memory;
 }
 
-TensorMemory& add_rows(Operation& operation, const TensorView& tensor) {
+TensorMemory& add_rows(Operation& operation, const TensorView& tensor, AllocateRows allocate) {
   TensorMemory& memory = add_tensor(operation, tensor);
+  if (allocate == nullptr) {
+    add_invalid_reason(operation, "there is no AllocateRows. Give a function that returns memory.");
+  }
+  memory.allocate_output = std::move(allocate);
   if (tensor.shape.empty()) {
     add_invalid_reason(operation, "a scalar has no rows. Give it one dimension, [1].");
     return memory;
@@ -117,13 +129,16 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
         *operation,
         "Adasum needs whole tensors, so its result cannot be scattered. Use allreduce.");
   }
+  std::vector<UsedMemory> used;
   for (const InputOutput& tensor : tensors) {
     add_tensor(*operation, tensor.input).output = static_cast<std::byte*>(tensor.output.data);
     check_reduction(*operation, tensor.input, options);
     check_output(*operation, tensor, set);
+    used.push_back(used_memory(*operation, tensor, set));
   }
   check(submission);
-  if (options.residual != nullptr) add_residual(submission, options.residual);
+  if (options.residual != nullptr) add_residual(submission, options.residual, used);
+  check_overlap(*operation, used);
   return submission;
 }
 
@@ -131,7 +146,7 @@ Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
                           const OperationOptions& options) {
   Submission submission = make_operation(Collective::AllGather, options);
   for (InputRows& tensor : tensors) {
-    add_rows(*submission.operation, tensor.input).allocate_output = std::move(tensor.allocate);
+    add_rows(*submission.operation, tensor.input, std::move(tensor.allocate));
   }
   if (outputs == Outputs::PerNode) {
     submission.operation->request.placement = Request::kOncePerNode;
@@ -151,9 +166,12 @@ Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
                        "root rank " + std::to_string(root) +
                            " is not a member of the process set. Roots are world ranks.");
   }
+  std::vector<UsedMemory> used;
   for (const TensorView& tensor : tensors) {
     add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
+    used.push_back(used_memory(*operation, {tensor, tensor}, set));
   }
+  check_overlap(*operation, used);
   return submission;
 }
 
@@ -179,9 +197,8 @@ Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> spli
                          AllocateRows allocate, const OperationOptions& options) {
   Submission submission = make_operation(Collective::AllToAll, options);
   const auto& [set, operation] = submission;
-  TensorMemory& memory = add_rows(*operation, input);
+  TensorMemory& memory = add_rows(*operation, input, std::move(allocate));
   memory.send_splits = checked_splits(*operation, memory.row_count, std::move(splits), set.size());
-  memory.allocate_output = std::move(allocate);
   return submission;
 }
 

@@ -34,8 +34,8 @@ Submission make_operation(Collective collective, const OperationOptions& options
 /// Adds a tensor to an operation; the caller sets its output.
 TensorMemory& add_tensor(Operation& operation, const TensorView& tensor);
 
-/// Adds a tensor whose first dimension may differ between ranks.
-TensorMemory& add_rows(Operation& operation, const TensorView& tensor);
+/// Adds a tensor whose first dimension may differ between ranks, and the allocator of its output.
+TensorMemory& add_rows(Operation& operation, const TensorView& tensor, AllocateRows allocate);
 
 /// Sets the members of a process set, ascending world ranks in a world of `world_size`.
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size);

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
+#include <string>
 
+#include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/absent_ranks.hpp"
+#include "runtime/data/memory_overlap.hpp"
 #include "runtime/data/numbers.hpp"
 
 namespace kolo::runtime {
@@ -22,10 +26,36 @@ struct Dispatched {
   const TensorType& type(std::size_t index) const { return operation.request.tensors[index]; }
   TensorMemory& memory(std::size_t index) const { return operation.tensors[index]; }
 
-  void allocate_output(TensorMemory& memory, const std::vector<std::size_t>& rows) const {
+  /// What is wrong with the memory concerns this rank alone, and the others have passed the point
+  /// where they could agree on an error: it ends the set, as an exception of the function does.
+  void allocate_output(std::size_t index, const std::vector<std::size_t>& rows) const {
+    TensorMemory& memory = this->memory(index);
     const std::vector<std::int64_t> counts(rows.begin(), rows.end());
     memory.output = static_cast<std::byte*>(memory.allocate_output(counts));
+    const std::size_t total = std::accumulate(rows.begin(), rows.end(), std::size_t{0});
+    if (memory.output == nullptr && total * type(index).size_bytes() > 0) {
+      throw InvalidArgument(describe(operation.request) + ": AllocateRows returned null for " +
+                            std::to_string(total) + " rows. Return memory for them, or throw.");
+    }
     backend.await_allocation(operation);
+  }
+
+  /// See allocate_output().
+  void check_overlap(std::span<const TensorRows> rows) const {
+    const bool is_gather = operation.request.collective == Collective::AllGather;
+    std::vector<UsedMemory> used;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::size_t row = type(i).size_bytes();
+      const std::vector<ops::Range> places = ops::ranges_of(rows[i].received);
+      const std::size_t own = places[static_cast<std::size_t>(path.communicator->rank())].begin;
+      const std::size_t total = places.back().begin + places.back().length;
+      const TensorMemory& memory = this->memory(i);
+      used.push_back({.input = {memory.input, static_cast<std::size_t>(memory.row_count) * row},
+                      .output = {memory.output, total * row},
+                      .in_place = is_gather ? memory.output + own * row : nullptr});
+    }
+    const std::string problem = overlap_in(operation.request.collective, used);
+    if (!problem.empty()) throw InvalidArgument(describe(operation.request) + ": " + problem);
   }
 
   /// A call on tensor `index`. A joined rank has no memory in the shared buffer, so ranks access
@@ -50,7 +80,7 @@ Task make_room_to_gather(const Dispatched& run, std::size_t index, TensorRows& r
   if (!agreed_rows.empty()) co_return;
   const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
   co_await gather_numbers(run.path, own, rows.received);
-  run.allocate_output(memory, rows.received);
+  run.allocate_output(index, rows.received);
 }
 
 Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows& rows) {
@@ -60,7 +90,7 @@ Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows&
   if (!run.absent.none()) {
     co_await refuse_rows_for_absent(run.path, run.operation.request, rows.received, run.absent);
   }
-  run.allocate_output(memory, rows.received);
+  run.allocate_output(index, rows.received);
 }
 
 // --- dispatch ---
@@ -185,6 +215,9 @@ Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
       default: break;  // the program has allocated the output
     }
   }
+  const bool is_allocated = first.request.collective == Collective::AllGather ||
+                            first.request.collective == Collective::AllToAll;
+  if (is_allocated && first.request.rows.empty()) run.check_overlap(rows);
 }
 
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,

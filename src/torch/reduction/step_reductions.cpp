@@ -31,10 +31,10 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
   } else if (!gradient.is_sparse() || gradient.sparse_dim() != 1) {
     gradient = gradient.to_dense().to_sparse(1);  // rows, as on all ranks
   }
-  return sparse_allreduce_async(gradient, {.op = options.op,
-                                           .join_divisor = options.join_divisor,
-                                           .name = std::move(name),
-                                           .process_set = options.process_set});
+  return sparse_allreduce_async(gradient.detach(), {.op = options.op,
+                                                    .join_divisor = options.join_divisor,
+                                                    .name = std::move(name),
+                                                    .process_set = options.process_set});
 }
 
 }  // namespace

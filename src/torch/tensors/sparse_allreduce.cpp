@@ -5,6 +5,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/core/GradMode.h>
 
 #include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -23,6 +24,10 @@ std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& optio
   }
   if (std::string problem = tensors::problem_with(tensor._values()); !problem.empty())
     return problem;
+  if (c10::GradMode::is_enabled() && tensor.requires_grad()) {
+    return "sparse_allreduce has no gradient. Use tensor.detach(), or "
+           "allreduce(tensor.to_dense()).";
+  }
   if (options.op != ReduceOp::Sum && options.op != ReduceOp::Average) {
     return "sparse tensors support Sum and Average only, not " + std::string(name_of(options.op));
   }
@@ -41,15 +46,15 @@ std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& optio
 /// Gathers the rows of a tensor, which the operation keeps alive, into `output`.
 void add_gather(Operation& operation, const at::Tensor& input,
                 const std::shared_ptr<at::Tensor>& output) {
-  runtime::add_rows(operation, tensors::view_of(input, "sparse_allreduce")).allocate_output =
-      [output, shape = input.sizes().vec(), options = input.options(),
-       stream = tensors::ProgramStream::current(input.device())](
-          const std::vector<std::int64_t>& rows) mutable {
-        const auto guard = stream.make_current();
-        shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-        *output = at::empty(shape, options);
-        return static_cast<std::byte*>(output->data_ptr());
-      };
+  const AllocateRows allocate = [output, shape = input.sizes().vec(), options = input.options(),
+                                 stream = tensors::ProgramStream::current(input.device())](
+                                    const std::vector<std::int64_t>& rows) mutable {
+    const auto guard = stream.make_current();
+    shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    *output = at::empty(shape, options);
+    return output->data_ptr();
+  };
+  runtime::add_rows(operation, tensors::view_of(input, "sparse_allreduce"), allocate);
 }
 
 /// Adds two gathers without data. The first gathers no rows of `shape`, so all ranks must agree on
@@ -58,12 +63,12 @@ void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device
                    const std::shared_ptr<std::int64_t>& ranks) {
   shape.insert(shape.begin(), 0);
   const TensorView no_rows{nullptr, DType::UInt8, std::move(shape), device};
-  runtime::add_rows(operation, no_rows).allocate_output = [](const auto&) { return nullptr; };
+  runtime::add_rows(operation, no_rows, [](const auto&) { return nullptr; });
   const TensorView empty_row{nullptr, DType::UInt8, {1, 0}, device};
-  runtime::add_rows(operation, empty_row).allocate_output = [ranks](const auto& rows) {
+  runtime::add_rows(operation, empty_row, [ranks](const auto& rows) {
     *ranks = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     return nullptr;
-  };
+  });
 }
 
 struct Gathered {

@@ -142,7 +142,7 @@ std::vector<Case> wrong_arguments() {
                                      {buffer.data() + 1024, DType::Float32, {rows}}, {.name = "x"});
        }},
       {"ReduceScatterOverlap",
-       {"overlaps", "this rank's rows"},
+       {"overlaps the input", "may be this rank's rows"},
        [=](const SharedBuffer& buffer, bool is_last) {
          const std::size_t own = static_cast<std::size_t>(rank()) * 16;
          return scatter(buffer, is_last ? own + 4 : own);
@@ -170,7 +170,7 @@ std::vector<Case> wrong_arguments() {
          return broadcast_async(buffer, is_last ? 4100 : 4096, 0, DType::Float32, 0, {.name = "x"});
        }},
       {"AllToAllOverlap",
-       {" + 28 overlaps", " + 0"},
+       {"the output overlaps the input, which begins 28 bytes before it"},
        [](const SharedBuffer& buffer, bool is_last) {
          const std::size_t place = 32 * static_cast<std::size_t>(size());
          return alltoall_async(buffer, 0, buffer, is_last ? 28 : place, 8, DType::Float32,
