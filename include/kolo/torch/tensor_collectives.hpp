@@ -27,8 +27,8 @@
 /// before the work that the waiting thread puts on its current stream afterwards; no thread waits
 /// for the GPU. OperationOptions::stream is ignored.
 ///
-/// Autograd: the forms that block and return a new tensor are differentiable if gradients are
-/// enabled and a tensor requires them. Their backward communicates under the operation's name plus
+/// Autograd: the forms that return new tensors, async ones too, are differentiable if gradients are
+/// enabled at the call and a tensor requires them. Their backward communicates under the operation's name plus
 /// ".gradient", so every rank must run it alike. With losses L on n ranks it computes, as in
 /// Horovod, the gradient of
 ///   allreduce       the sum of L, with Sum, Average and scales
@@ -37,8 +37,10 @@
 ///   alltoall        the sum of L
 ///   reduce_scatter  n times the sum of L
 /// For Min, Max, Product, Adasum and Custom, backward throws InvalidArgument. Gradients are
-/// differentiable themselves; those of complex tensors are conjugate, as in LibTorch. The other
-/// forms are not differentiable.
+/// differentiable themselves; those of complex tensors are conjugate, as in LibTorch. In place, a
+/// parameter (a leaf) just gets a new value; a tensor that was computed from tensors that require
+/// gradients ends the operation with InvalidArgument, except under torch::NoGradGuard, and so does
+/// one that requires gradients in sparse_allreduce.
 namespace kolo {
 
 /// Combines tensors of all ranks element by element; every rank gets the result.

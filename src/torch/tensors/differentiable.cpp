@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
-
-#include "torch/tensors/graph_node.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -17,10 +16,10 @@ namespace autograd = torch::autograd;
 
 class GradientNode : public autograd::Node {
  public:
-  GradientNode(const ProcessSet& set, Gradient gradient)
-      : set_(set.shared_from_this()), gradient_(std::move(gradient)) {}
+  explicit GradientNode(const ProcessSet& set) : set_(set.shared_from_this()) {}
 
   std::string name() const override { return "KoloBackward"; }
+  void set_gradient(Gradient gradient) { gradient_ = std::move(gradient); }
 
  protected:
   autograd::variable_list apply(autograd::variable_list&& gradients) override {
@@ -34,7 +33,7 @@ class GradientNode : public autograd::Node {
 
  private:
   const std::shared_ptr<const ProcessSet> set_;
-  const Gradient gradient_;
+  Gradient gradient_;
 };
 
 }  // namespace
@@ -46,13 +45,20 @@ bool needs_gradient(const Tensors& inputs) {
          });
 }
 
-void record(const Tensors& inputs, const Tensors& outputs, const ProcessSet& set,
-            Gradient gradient) {
-  const auto node = make_node<GradientNode>(set, std::move(gradient));
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!autograd::isDifferentiableType(inputs[i].scalar_type())) continue;
-    node->add_next_edge(autograd::impl::gradient_edge(inputs[i]));
-    autograd::set_history(outputs[i], node);
+Recording::Recording(const Tensors& inputs, const ProcessSet& set) {
+  if (!needs_gradient(inputs)) return;
+  node_ = make_node<GradientNode>(set);
+  for (const at::Tensor& input : inputs) {
+    if (!autograd::isDifferentiableType(input.scalar_type())) continue;
+    node_->add_next_edge(autograd::impl::gradient_edge(input));
+  }
+}
+
+void Recording::finish(const Tensors& outputs, Gradient gradient) const {
+  if (node_ == nullptr) return;
+  static_cast<GradientNode&>(*node_).set_gradient(std::move(gradient));
+  for (const at::Tensor& output : outputs) {
+    if (autograd::isDifferentiableType(output.scalar_type())) autograd::set_history(output, node_);
   }
 }
 

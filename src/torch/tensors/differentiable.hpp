@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "torch/tensors/graph_node.hpp"
 #include "torch/tensors/tensor_operation.hpp"
 
 namespace kolo::tensors {
@@ -14,9 +15,19 @@ bool needs_gradient(const Tensors& inputs);
 /// backward communicates, so all ranks must make the same calls.
 using Gradient = std::function<Tensors(const Tensors& gradients)>;
 
-/// Records for autograd that the floating-point tensors among the new `outputs` are results of
-/// `inputs`. Both lists have the same length. The graph keeps `set` alive.
-void record(const Tensors& inputs, const Tensors& outputs, const ProcessSet& set,
-            Gradient gradient);
+/// Records an operation for autograd, if it must. Made when the operation is submitted: the inputs
+/// may change afterwards, and backward communicates in the reverse order of the calls.
+class Recording {
+ public:
+  /// The graph keeps `set` alive.
+  Recording(const Tensors& inputs, const ProcessSet& set);
+
+  /// Makes the floating-point tensors among the new `outputs`, as many as there were inputs, the
+  /// results of the inputs.
+  void finish(const Tensors& outputs, Gradient gradient) const;
+
+ private:
+  NodeOwner node_;  // null: nothing to record
+};
 
 }  // namespace kolo::tensors

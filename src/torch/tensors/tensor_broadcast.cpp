@@ -25,6 +25,19 @@ Handle start(const Tensors& work, int root, const OperationOptions& options) {
   return grouped_broadcast_async(views, root, kept);
 }
 
+Tensors mean_on_root(const Tensors& gradients, int root, const OperationOptions& forward) {
+  const AllreduceOptions backward{.op = ReduceOp::Average,
+                                  .name = tensors::of_gradient(forward).name,
+                                  .timeout = forward.timeout,
+                                  .process_set = forward.process_set};
+  Tensors means = grouped_allreduce(gradients, backward);
+  if (forward.process_set->runtime().rank() == root) return means;
+  // Zeros computed from the means, so that a second backward communicates on all ranks.
+  const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
+  for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
+  return means;
+}
+
 }  // namespace
 
 TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
@@ -32,15 +45,22 @@ TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
   if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
     return tensors::refused<Tensors>(Collective::Broadcast, std::move(problem), options);
   }
-  const bool is_root = runtime::chosen(options.process_set).runtime().rank() == root;
+  const OperationOptions forward = tensors::resolved(options, Collective::Broadcast);
+  const tensors::Recording recording(tensors, *forward.process_set);
+  const bool is_root = forward.process_set->runtime().rank() == root;
   Tensors outputs;
   for (const at::Tensor& tensor : tensors) {
     at::Tensor output = at::empty_like(tensor.detach(), at::MemoryFormat::Contiguous);
     if (is_root) output.copy_(tensor.detach());
     outputs.push_back(std::move(output));
   }
-  Handle handle = start(outputs, root, options);
-  return {std::move(handle), tensors::after_operation(outputs, [outputs] { return outputs; })};
+  Handle handle = start(outputs, root, forward);
+  return {std::move(handle), tensors::after_operation(outputs, [outputs, recording, forward, root] {
+            recording.finish(outputs, [forward, root](const Tensors& gradients) {
+              return mean_on_root(gradients, root, forward);
+            });
+            return outputs;
+          })};
 }
 
 TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
@@ -57,25 +77,7 @@ TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
 }
 
 Tensors grouped_broadcast(const Tensors& tensors, int root, const OperationOptions& options) {
-  if (!tensors::needs_gradient(tensors)) {
-    return grouped_broadcast_async(tensors, root, options).result();
-  }
-  const OperationOptions forward = tensors::resolved(options, Collective::Broadcast);
-  const Tensors outputs = grouped_broadcast_async(tensors, root, forward).result();
-  tensors::record(
-      tensors, outputs, *forward.process_set, [forward, root](const Tensors& gradients) {
-        const AllreduceOptions backward{.op = ReduceOp::Average,
-                                        .name = tensors::of_gradient(forward).name,
-                                        .timeout = forward.timeout,
-                                        .process_set = forward.process_set};
-        Tensors means = grouped_allreduce(gradients, backward);
-        if (forward.process_set->runtime().rank() == root) return means;
-        // Zeros computed from the means, so that a second backward communicates on all ranks.
-        const at::Tensor everywhere = at::ones({}, means.front().options().dtype(at::kBool));
-        for (at::Tensor& mean : means) mean = mean.masked_fill(everywhere, 0);
-        return means;
-      });
-  return outputs;
+  return grouped_broadcast_async(tensors, root, options).result();
 }
 
 void grouped_broadcast_(const Tensors& tensors, int root, const OperationOptions& options) {

@@ -101,6 +101,12 @@ std::string problem_with(const std::vector<at::Tensor>& tensors) {
 std::string in_place_problem_with(const std::vector<at::Tensor>& tensors) {
   if (std::string problem = problem_with(tensors); !problem.empty()) return problem;
   for (const at::Tensor& tensor : tensors) {
+    // A leaf, such as a parameter, just gets a new value.
+    if (c10::GradMode::is_enabled() && tensor.requires_grad() && !tensor.is_leaf()) {
+      return "the tensor was computed from tensors that need a gradient, and autograd would not "
+             "see a collective in place. Use the form without the underscore, which is "
+             "differentiable, or torch::NoGradGuard if no gradient shall flow through it.";
+    }
     if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
       return "elements of the tensor share memory, so it cannot be written to. Use "
              "tensor.clone().";

@@ -48,12 +48,20 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
     return tensors::refused<Tensors>(Collective::AllReduce, std::move(problem),
                                      options.operation());
   }
+  const AllreduceOptions forward = tensors::resolved(options, Collective::AllReduce);
+  const tensors::Recording recording(tensors, *forward.process_set);
   const Tensors inputs = tensors::contiguous(tensors);
   Tensors outputs;
   for (const at::Tensor& input : inputs) outputs.push_back(at::empty_like(input));
   Handle handle = grouped_allreduce_async(views(inputs, outputs, Collective::AllReduce),
-                                          keeping(options, both(inputs, outputs)));
-  return {std::move(handle), tensors::after_operation(inputs, [outputs] { return outputs; })};
+                                          keeping(forward, both(inputs, outputs)));
+  return {std::move(handle), tensors::after_operation(inputs, [outputs, recording, forward] {
+            recording.finish(outputs, [forward](const Tensors& gradients) {
+              check_has_gradient(forward, Collective::AllReduce);
+              return grouped_allreduce(gradients, tensors::of_gradient(forward));
+            });
+            return outputs;
+          })};
 }
 
 TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
@@ -75,14 +83,7 @@ TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOp
 }
 
 Tensors grouped_allreduce(const Tensors& tensors, const AllreduceOptions& options) {
-  if (!tensors::needs_gradient(tensors)) return grouped_allreduce_async(tensors, options).result();
-  const AllreduceOptions forward = tensors::resolved(options, Collective::AllReduce);
-  const Tensors outputs = grouped_allreduce_async(tensors, forward).result();
-  tensors::record(tensors, outputs, *forward.process_set, [forward](const Tensors& gradients) {
-    check_has_gradient(forward, Collective::AllReduce);
-    return grouped_allreduce(gradients, tensors::of_gradient(forward));
-  });
-  return outputs;
+  return grouped_allreduce_async(tensors, options).result();
 }
 
 void grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options) {
@@ -108,13 +109,34 @@ at::Tensor& allreduce_(at::Tensor& tensor, const AllreduceOptions& options) {
 
 // --- reduce_scatter ---
 
+namespace {
+
+Tensors gather_gradients(const Tensors& gradients, const AllreduceOptions& forward) {
+  check_has_gradient(forward, Collective::ReduceScatter);
+  double factor = forward.prescale * forward.postscale;
+  if (forward.op == ReduceOp::Sum) factor *= forward.process_set->size();
+  const GatherOptions backward{.name = tensors::of_gradient(forward).name,
+                               .timeout = forward.timeout,
+                               .process_set = forward.process_set,
+                               .gradient = GatherGradient::Sum};
+  Tensors scaled;
+  for (const at::Tensor& gradient : gradients) {
+    scaled.push_back(factor == 1.0 ? gradient : gradient.mul(factor));
+  }
+  return grouped_allgather(scaled, backward);
+}
+
+}  // namespace
+
 TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
                                            const AllreduceOptions& options) {
   if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
     return tensors::refused<Tensors>(Collective::ReduceScatter, std::move(problem),
                                      options.operation());
   }
-  const ProcessSet& set = tensors::member_set(options.process_set);
+  const AllreduceOptions forward = tensors::resolved(options, Collective::ReduceScatter);
+  const ProcessSet& set = *forward.process_set;
+  const tensors::Recording recording(tensors, set);
   const Tensors inputs = tensors::contiguous(tensors);
   Tensors outputs;
   for (const at::Tensor& input : inputs) {
@@ -123,35 +145,21 @@ TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
     outputs.push_back(at::empty(shape, input.options()));
   }
   const std::vector<InputOutput> pairs = views(inputs, outputs, Collective::ReduceScatter);
-  const AllreduceOptions kept = keeping(options, both(inputs, outputs));
+  const AllreduceOptions kept = keeping(forward, both(inputs, outputs));
   const SharedBuffer* const shared = tensors::shared_memory_of(inputs);
   Handle handle = shared != nullptr ? reduce_scatter_async(*shared, 0, pairs.front().input.shape,
                                                            pairs.front().output, kept)
                                     : grouped_reduce_scatter_async(pairs, kept);
-  return {std::move(handle), tensors::after_operation(inputs, [outputs] { return outputs; })};
+  return {std::move(handle), tensors::after_operation(inputs, [outputs, recording, forward] {
+            recording.finish(outputs, [forward](const Tensors& gradients) {
+              return gather_gradients(gradients, forward);
+            });
+            return outputs;
+          })};
 }
 
 Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& options) {
-  if (!tensors::needs_gradient(tensors)) {
-    return grouped_reduce_scatter_async(tensors, options).result();
-  }
-  const AllreduceOptions forward = tensors::resolved(options, Collective::ReduceScatter);
-  const Tensors outputs = grouped_reduce_scatter_async(tensors, forward).result();
-  tensors::record(tensors, outputs, *forward.process_set, [forward](const Tensors& gradients) {
-    check_has_gradient(forward, Collective::ReduceScatter);
-    double factor = forward.prescale * forward.postscale;
-    if (forward.op == ReduceOp::Sum) factor *= forward.process_set->size();
-    const GatherOptions backward{.name = tensors::of_gradient(forward).name,
-                                 .timeout = forward.timeout,
-                                 .process_set = forward.process_set,
-                                 .gradient = GatherGradient::Sum};
-    Tensors scaled;
-    for (const at::Tensor& gradient : gradients) {
-      scaled.push_back(factor == 1.0 ? gradient : gradient.mul(factor));
-    }
-    return grouped_allgather(scaled, backward);
-  });
-  return outputs;
+  return grouped_reduce_scatter_async(tensors, options).result();
 }
 
 TensorHandle reduce_scatter_async(const at::Tensor& tensor, const AllreduceOptions& options) {

@@ -31,31 +31,6 @@ AllocateRows allocate_in(Received place, const at::Tensor& input) {
   };
 }
 
-using GatherHandle = ResultHandle<std::vector<Received>>;
-
-GatherHandle gather(const Tensors& tensors, const GatherOptions& options) {
-  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
-    return tensors::refused<std::vector<Received>>(Collective::AllGather, std::move(problem),
-                                                   options.operation());
-  }
-  const Tensors inputs = tensors::contiguous(tensors);
-  std::vector<Received> places;
-  std::vector<InputRows> rows;
-  for (const at::Tensor& input : inputs) {
-    places.push_back(std::make_shared<AlltoallResult>());
-    rows.push_back({tensors::view_of(input, "allgather"), allocate_in(places.back(), input)});
-  }
-  Handle handle =
-      grouped_allgather_async(std::move(rows), tensors::keeping(options.operation(), inputs));
-  return {std::move(handle), tensors::after_operation(inputs, [places] { return places; })};
-}
-
-Tensors outputs_of(const std::vector<Received>& places) {
-  Tensors outputs;
-  for (const Received& place : places) outputs.push_back(place->output);
-  return outputs;
-}
-
 /// Sums or averages the gradients that all ranks send for this rank's rows.
 at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_t>& rows,
                        const GatherOptions& options) {
@@ -71,36 +46,56 @@ at::Tensor reduce_rows(const at::Tensor& gradient, const std::vector<std::int64_
   return (options.gradient == GatherGradient::Average ? sum.div(size) : sum).to(type);
 }
 
+/// Sends each rank the gradients of its rows, `rows` of each tensor.
+Tensors scatter_gradients(const Tensors& gradients,
+                          const std::vector<std::vector<std::int64_t>>& rows,
+                          const GatherOptions& forward) {
+  Tensors reduced;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    GatherOptions backward = tensors::of_gradient(forward);
+    if (gradients.size() > 1) backward.name.append(".").append(std::to_string(i));
+    reduced.push_back(reduce_rows(gradients[i], rows[i], backward));
+  }
+  return reduced;
+}
+
 }  // namespace
 
 // --- allgather ---
 
 TensorsHandle grouped_allgather_async(const Tensors& tensors, const GatherOptions& options) {
-  return gather(tensors, options).then(outputs_of);
+  if (std::string problem = tensors::problem_with(tensors); !problem.empty()) {
+    return tensors::refused<Tensors>(Collective::AllGather, std::move(problem),
+                                     options.operation());
+  }
+  const GatherOptions forward = tensors::resolved(options, Collective::AllGather);
+  const tensors::Recording recording(tensors, *forward.process_set);
+  const Tensors inputs = tensors::contiguous(tensors);
+  std::vector<Received> places;
+  std::vector<InputRows> rows;
+  for (const at::Tensor& input : inputs) {
+    places.push_back(std::make_shared<AlltoallResult>());
+    rows.push_back({tensors::view_of(input, "allgather"), allocate_in(places.back(), input)});
+  }
+  Handle handle =
+      grouped_allgather_async(std::move(rows), tensors::keeping(forward.operation(), inputs));
+  return {std::move(handle), tensors::after_operation(inputs, [places, recording, forward] {
+            Tensors outputs;
+            std::vector<std::vector<std::int64_t>> rows_of;  // of tensors with a gradient
+            for (const Received& place : places) {
+              outputs.push_back(place->output);
+              if (!torch::autograd::isDifferentiableType(place->output.scalar_type())) continue;
+              rows_of.push_back(place->received_splits);
+            }
+            recording.finish(outputs, [forward, rows_of](const Tensors& gradients) {
+              return scatter_gradients(gradients, rows_of, forward);
+            });
+            return outputs;
+          })};
 }
 
 Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) {
-  if (!tensors::needs_gradient(tensors)) return grouped_allgather_async(tensors, options).result();
-  const GatherOptions forward = tensors::resolved(options, Collective::AllGather);
-  const std::vector<Received> places = gather(tensors, forward).result();
-  const Tensors outputs = outputs_of(places);
-  std::vector<std::vector<std::int64_t>> rows;
-  for (const Received& place : places) {
-    if (torch::autograd::isDifferentiableType(place->output.scalar_type())) {
-      rows.push_back(place->received_splits);
-    }
-  }
-  tensors::record(tensors, outputs, *forward.process_set,
-                  [forward, rows](const Tensors& gradients) {
-                    Tensors reduced;
-                    for (std::size_t i = 0; i < gradients.size(); ++i) {
-                      GatherOptions backward = tensors::of_gradient(forward);
-                      if (gradients.size() > 1) backward.name.append(".").append(std::to_string(i));
-                      reduced.push_back(reduce_rows(gradients[i], rows[i], backward));
-                    }
-                    return reduced;
-                  });
-  return outputs;
+  return grouped_allgather_async(tensors, options).result();
 }
 
 TensorHandle allgather_async(const at::Tensor& tensor, const GatherOptions& options) {
@@ -118,28 +113,29 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::i
   if (std::string problem = tensors::problem_with(tensor); !problem.empty()) {
     return tensors::refused<AlltoallResult>(Collective::AllToAll, std::move(problem), options);
   }
+  const OperationOptions forward = tensors::resolved(options, Collective::AllToAll);
+  const tensors::Recording recording({tensor}, *forward.process_set);
   const at::Tensor input = tensors::contiguous(tensor);
   const auto place = std::make_shared<AlltoallResult>();
   const TensorView view = tensors::view_of(input, "alltoall");
-  const OperationOptions kept = tensors::keeping(options, {input});
+  const OperationOptions kept = tensors::keeping(forward, {input});
   const SharedBuffer* const shared = tensors::shared_memory_of(input);
   Handle handle = shared != nullptr ? alltoall_async(*shared, 0, view.shape, view.dtype, splits,
                                                      allocate_in(place, input), kept)
                                     : alltoall_async(view, splits, allocate_in(place, input), kept);
-  return {std::move(handle), tensors::after_operation({input}, [place] { return *place; })};
+  return {
+      std::move(handle), tensors::after_operation({input}, [place, recording, forward] {
+        const auto& [output, rows] = *place;
+        recording.finish({output}, [forward, rows](const Tensors& gradients) {
+          return Tensors{alltoall(gradients.front(), rows, tensors::of_gradient(forward)).output};
+        });
+        return *place;
+      })};
 }
 
 AlltoallResult alltoall(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
                         const OperationOptions& options) {
-  if (!tensors::needs_gradient({tensor})) return alltoall_async(tensor, splits, options).result();
-  const OperationOptions forward = tensors::resolved(options, Collective::AllToAll);
-  AlltoallResult result = alltoall_async(tensor, splits, forward).result();
-  tensors::record(
-      {tensor}, {result.output}, *forward.process_set,
-      [forward, rows = result.received_splits](const Tensors& gradients) {
-        return Tensors{alltoall(gradients.front(), rows, tensors::of_gradient(forward)).output};
-      });
-  return result;
+  return alltoall_async(tensor, splits, options).result();
 }
 
 }  // namespace kolo

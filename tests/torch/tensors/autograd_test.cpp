@@ -227,24 +227,89 @@ TEST_F(AutogradTest, ReductionsWithoutGradient_ThrowInBackward) {
 
 TEST_F(AutogradTest, NoGradMode_RecordsNothing) {
   const at::Tensor x = own({3}).requires_grad_();
-  EXPECT_FALSE(allreduce_async(x).result().requires_grad());
-  EXPECT_FALSE(allgather_async(x).result().requires_grad());
   EXPECT_FALSE(allreduce(own({3})).requires_grad());
   EXPECT_FALSE(alltoall(own({size()})).output.requires_grad());
   const c10::AutoGradMode guard(false);
   EXPECT_FALSE(allreduce(x).requires_grad());
   EXPECT_FALSE(broadcast(x, 0).requires_grad());
+  EXPECT_FALSE(allgather_async(x).result().requires_grad());
 }
 
 TEST_F(AutogradTest, InPlaceWriteToASavedTensor_IsDetected) {
   const at::Tensor x = own({3}).requires_grad_();
   at::Tensor y = x.sigmoid();  // backward needs y
-  allreduce_(y);
-  EXPECT_THROW(y.sum().backward(), c10::Error);
   at::Tensor z = x.sigmoid();
-  at::Tensor strided = z.slice(0, 0, 3, 2);
+  at::Tensor strided = z.detach().slice(0, 0, 3, 2);
+  {
+    const c10::AutoGradMode guard(false);
+    allreduce_(y);
+  }
   broadcast_(strided, 0);
+  EXPECT_THROW(y.sum().backward(), c10::Error);
   EXPECT_THROW(z.sum().backward(), c10::Error);
+}
+
+TEST_F(AutogradTest, AsyncForms_HaveTheGradientsOfThoseThatBlock) {
+  const auto at_once = [](auto handle) { return handle.result(); };
+  const AllreduceOptions sum{.op = ReduceOp::Sum, .name = "x"};
+  check([&](const at::Tensor& x) { return at_once(allreduce_async(x, sum)); }, same, 1);
+  check_twice([&](const at::Tensor& x) { return at_once(allreduce_async(x, sum)); }, same, 1);
+  check([&](const at::Tensor& x) { return at_once(reduce_scatter_async(x, sum)); }, same, size());
+  check([&](const at::Tensor& x) { return at_once(allgather_async(x, {.name = "x"})); }, uneven,
+        1.0 / size());
+  check([&](const at::Tensor& x) { return at_once(broadcast_async(x, 0, {.name = "x"})); }, same,
+        1.0 / size());
+  check(
+      [&](const at::Tensor& x) {
+        std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), 0);
+        splits.back() = x.size(0);
+        return at_once(alltoall_async(x, splits, {.name = "x"})).output;
+      },
+      uneven, 1);
+}
+
+// What happens to the input and to the mode after the call does not matter.
+TEST_F(AutogradTest, AsyncForms_RecordTheCallsInput) {
+  const at::Tensor x = own({3}).requires_grad_();
+  at::Tensor doubled = x * 2;
+  TensorHandle handle = allreduce_async(doubled, {.op = ReduceOp::Sum});
+  handle.wait();
+  doubled.mul_(5);
+  TensorHandle other = allgather_async(doubled, {.gradient = GatherGradient::Sum});
+  at::Tensor gathered;
+  {
+    const c10::AutoGradMode guard(false);
+    gathered = other.result();
+  }
+  (handle.result().sum() + gathered.sum() * 100).backward();
+  const double ranks = size();
+  expect_equal(x.grad(), at::full({3}, static_cast<float>(2 * ranks + 1000 * ranks)));
+}
+
+TEST_F(AutogradTest, InPlaceInsideTheGraph_IsRefusedOnAllRanks) {
+  const at::Tensor x = own({3}).requires_grad_();
+  at::Tensor inside = is_last() ? x * 2 : own({3});
+  at::Tensor view = is_last() ? x.view({3, 1}) : own({3, 1});
+  const std::string text = "the tensor was computed from tensors that need a gradient";
+  expect_refused([&] { allreduce_(inside, {.name = "x"}); }, text);
+  expect_refused([&] { allreduce_async_(view, {.name = "x"}).wait(); }, text);
+  expect_refused([&] { broadcast_(inside, 0, {.name = "x"}); }, text);
+  expect_refused([&] { grouped_allreduce_({own({2}), inside}, {.name = "x"}); }, text);
+  expect_equal(x.detach(), own({3}));
+}
+
+TEST_F(AutogradTest, Leaves_GetNewValuesInPlace) {
+  at::Tensor leaf = own({3}).requires_grad_();
+  allreduce_(leaf, {.op = ReduceOp::Sum});
+  expect_equal(leaf.detach(), sum({3}));
+  (leaf * 3).sum().backward();
+  expect_equal(leaf.grad(), at::full({3}, 3.0f));
+}
+
+TEST_F(AutogradTest, SparseTensorsInsideTheGraph_AreRefused) {
+  const at::Tensor x = own({3}).requires_grad_();
+  expect_refused([&] { sparse_allreduce(is_last() ? x.to_sparse() : own({3}).to_sparse()); },
+                 "sparse_allreduce has no gradient");
 }
 
 }  // namespace kolo::test::autograd_test
