@@ -8,7 +8,8 @@
 #pragma GCC visibility push(default)
 namespace kolo {
 
-/// All settings of Kolo, read from the environment when a Runtime starts. All ranks must agree.
+/// All settings of Kolo, read from the environment when a Runtime starts. All must be
+/// equal on all ranks but `log_level`.
 ///
 /// Each field is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md describes them; it
 /// is generated from the table in src/base/config.cpp, which holds their help, units and ranges.

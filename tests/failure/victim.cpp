@@ -97,8 +97,7 @@ void sharing_memory() {
   for (;;) const kolo::SharedBuffer buffer(std::size_t{1} << 20, {.name = "memory"});
 }
 
-/// MPI has started, the Runtime has not. Deaths inside MPI_Init are not tested: only the launcher
-/// sees them.
+/// MPI has started, the Runtime has not. For deaths inside MPI_Init see killed_in_start_test.py.
 void mpi_started() {
   const auto config = kolo::Config::from_environment();
   const std::shared_ptr<kolo::comm::World> world = kolo::comm::make_world(config);

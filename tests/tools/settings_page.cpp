@@ -14,9 +14,10 @@ std::string cell(const std::string& text) { return text.empty() ? "" : "`" + tex
 int main() {
   std::cout
       << "# Settings\n\n"
-         "Environment variables that a `kolo::Runtime` reads when it starts. They must be "
-         "equal on all ranks; `kolo::Config`\nhas one field per variable. `kolo-bench --config` "
-         "prints the values in effect,\nand rank 0 warns if a variable's name looks like a "
+         "Environment variables that a `kolo::Runtime` reads when it starts. All but\n"
+         "`KOLO_LOG_LEVEL` must be equal on all ranks; `kolo::Config` has one field per variable. "
+         "`kolo-bench --config` prints the values in effect,\nand rank 0 warns if a variable's "
+         "name looks like a "
          "misspelt setting.\n\n"
          "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
          "(powers of 1024).\n\n"

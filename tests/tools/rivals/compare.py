@@ -39,13 +39,17 @@ MODELS = {"gpt": "GPT, 10,774,272 parameters, AdamW, 8 windows of 128 bytes a ra
                       "rank"}
 KOLO = {"kolo": (), "kolo-optimizer": ("--shard", "optimizer"),
         "kolo-gradients": ("--shard", "gradients"), "kolo-full": ("--shard", "full"),
-        "kolo-gathered": ("--shard", "full")}
+        "kolo-gathered": ("--shard", "full"), "kolo-tcp": ()}
+# TCP through the loopback interface, as Gloo uses it.
+TCP = {"KOLO_SHARED_MEMORY": "off", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp",
+       "OMPI_MCA_btl_tcp_if_include": "lo"}
 SETTINGS_OF_CASES = {"horovod-best": HOROVOD_AT_ITS_BEST,
-                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"}}
+                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"}, "kolo-tcp": TCP}
 LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
           "kolo-gradients": "Kolo, `gradients`",
           "kolo-full": "Kolo, `full`, one copy of the parameters",
           "kolo-gathered": "Kolo, `full`, gathered on use, no shared memory",
+          "kolo-tcp": "Kolo, `none`, over TCP as Gloo",
           "alone": "PyTorch alone, two processes at once", "ddp": "DDP",
           "ddp-views": "DDP, gradients as views of buckets",
           "ddp-zero": "DDP with such views, ZeroRedundancyOptimizer",
