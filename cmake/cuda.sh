@@ -89,6 +89,7 @@ install_cuda_torch() {
   download_torch_wheel "$partial"
   requirements="$(cuda_requirements "$partial")"
   [ -n "$requirements" ] || fail "the wheel of torch $torch_version names no library of NVIDIA's"
+  # In the versions that the wheel of torch names, whose hash was checked; theirs are not.
   # shellcheck disable=SC2086
   download_wheels "$partial" $requirements
   say "unpacking"

@@ -3,6 +3,9 @@
 
 torch_version=2.11.0
 cuda_series=13.0 # of the CUDA runtime that this LibTorch was built with
+cuda_runtime=13.0.96
+cuda_cupti=13.0.85
+wheels="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/wheels.txt"
 torch_dir="$kolo_cache/libtorch-$torch_version"
 free_mib_needed=2048
 
@@ -63,6 +66,14 @@ require_room() {
   [ "$free_mib" -ge "$1" ] || fail "$kolo_cache has $free_mib MiB free, $1 are needed"
 }
 
+# Prints the lines of wheels.txt for packages, such as torch==2.11.0, whose files pip then checks.
+hashed() {
+  local package
+  for package in "$@"; do
+    grep -F -- "$package " "$wheels" || say "$wheels has no hashes of $package" >&2
+  done
+}
+
 # download_wheels <folder> <requirement>...
 download_wheels() {
   local folder="$1"
@@ -76,7 +87,7 @@ download_torch_wheel() {
   local platform=() tag
   for tag in 2_28 2_27 2_24 2_17; do platform+=(--platform "manylinux_${tag}_$(uname -m)"); done
   download_wheels "$1" --no-deps "${platform[@]}" --python-version 3.11 --implementation cp \
-    --abi cp311 "torch==$torch_version"
+    --abi cp311 --require-hashes --requirement <(hashed "torch==$torch_version")
 }
 
 # Works in a temporary folder, which is renamed when it is complete.
@@ -90,8 +101,8 @@ install_torch() {
   require_room "$free_mib_needed"
   mkdir "$partial"
   download_torch_wheel "$partial"
-  download_wheels "$partial" --no-deps \
-    "nvidia-cuda-runtime==$cuda_series.*" "nvidia-cuda-cupti==$cuda_series.*"
+  download_wheels "$partial" --no-deps --require-hashes \
+    --requirement <(hashed "nvidia-cuda-runtime==$cuda_runtime" "nvidia-cuda-cupti==$cuda_cupti")
   say "unpacking"
   unpack_wheels "$partial"
   touch "$partial/unpacked/complete"

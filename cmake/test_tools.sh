@@ -78,8 +78,8 @@ has_linters() {
 # Never fails: only two tests need them.
 install_linters() {
   say "installing clang-format and clang-tidy from PyPI into $kolo_tools"
-  pip install --retries 1 --timeout 10 \
-    "clang-format==$format_version" "clang-tidy==$tidy_version" && return
+  pip install --retries 1 --timeout 10 --no-deps --require-hashes --requirement \
+    <(hashed "clang-format==$format_version" "clang-tidy==$tidy_version") && return
   say "that failed; the tests format and lint will be skipped"
 }
 
@@ -99,7 +99,8 @@ install_mpich() {
   say "installing MPICH from PyPI into $mpich_folder"
   python3 -m venv --clear "$mpich_folder" >/dev/null &&
     "$mpich_folder/bin/python3" -m pip --quiet --disable-pip-version-check \
-      install --retries 1 --timeout 10 "mpich==$mpich_version" </dev/null && return
+      install --retries 1 --timeout 10 --no-deps --require-hashes \
+      --requirement <(hashed "mpich==$mpich_version") </dev/null && return
   say "that failed; the test runtime_mpich_test.np3 will be skipped"
 }
 
