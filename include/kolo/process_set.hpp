@@ -20,7 +20,7 @@ class Runtime;
 ///
 /// Sets may overlap and run independently of one another. The Runtime creates them; every rank of
 /// the world knows all sets, whether it is a member or not. See Runtime::add_process_set. Objects
-/// that may outlive the Runtime keep a set's shared_from_this().
+/// that may outlive the set or the Runtime keep its shared_from_this().
 class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  public:
   /// @param lane null if this rank is not a member
@@ -41,7 +41,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   std::string name() const;
   /// @return 0 for the world; sets added later are numbered from 1, the same on all ranks
   int number() const { return number_; }
-  /// @throws ShutdownError once the Runtime has been destroyed
+  /// @throws ShutdownError once the Runtime has been destroyed, or some time after the set's removal
   Runtime& runtime() const;
 
   /// Names an operation that has no name.
@@ -63,7 +63,8 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
     /// waits for other GPUs. Counts batches whose end the host has observed.
     double gpu_seconds = 0.0;
   };
-  /// @throws InvalidArgument if this rank is not a member
+  /// @throws InvalidArgument if this rank is not a member, or in a function that runs inside an
+  ///         operation of the set
   Metrics metrics() const;
 
   /// For higher layers that submit their own operations.
@@ -74,7 +75,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  private:
   friend class Runtime;
 
-  std::atomic<Runtime*> runtime_;  // null once it has been destroyed
+  std::atomic<Runtime*> runtime_;  // null once it has been destroyed, or forgets the set
   int number_;
   std::vector<int> ranks_;
   std::shared_ptr<runtime::Lane> lane_;

@@ -75,13 +75,17 @@ class Runtime {
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost,
-  /// with MPI_THREAD_FUNNELED or less only after KOLO_TIMEOUT if that is longer.
+  /// with MPI_THREAD_FUNNELED or less only after KOLO_TIMEOUT if that is longer. If an exception
+  /// destroys it, the errors of the other ranks say so.
   ~Runtime();
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;
 
   /// Leaves the world; operations that are pending on other ranks end with ShutdownError there. On
-  /// rank 0 it also ends the operations on GPUs of all process sets. Further calls do nothing.
+  /// rank 0 it also ends the operations on GPUs of all process sets. Any thread; further calls
+  /// return once the first has ended.
+  ///
+  /// @throws InvalidArgument in a function that runs inside an operation
   void shutdown();
 
   int rank() const;
@@ -98,18 +102,22 @@ class Runtime {
   /// Adds a process set. Collective over the world and blocking, on members and on other ranks.
   ///
   /// @param ranks world ranks in any order, the same on all ranks; another set may have the same
-  /// @return the set; the reference is valid as long as the Runtime lives
+  /// @return the set; the reference is valid until the set is removed, and as long as the Runtime
+  ///         lives
   /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
   /// @throws MismatchError, on all ranks, if the lists differ
   /// @throws PeerLostError if a rank of the world is lost before all have agreed on the set, or a
   /// member while the set is being made; or if a member does not come within KOLO_LOST_AFTER of
-  /// another loss
+  /// another loss. A rank that cannot make the set, for want of a thread or memory, is a loss to the
+  /// others
   /// @throws TimeoutError after KOLO_TIMEOUT
   ProcessSet& add_process_set(std::vector<int> ranks);
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
-  /// Collective over the world and blocking.
+  /// What it holds is freed: shared memory, a thread, and later the object itself, unless the program
+  /// keeps its shared_from_this(). Collective over the world and blocking.
   ///
-  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before
+  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before; and
+  ///         in a function that runs inside an operation of the set
   /// @throws MismatchError, on all ranks, if they name different sets
   void remove_process_set(ProcessSet& set);
   /// Finds a process set by ProcessSet::number.

@@ -20,8 +20,8 @@ Runtime& ProcessSet::runtime() const {
   Runtime* const runtime = runtime_;
   if (runtime != nullptr) return *runtime;
   throw ShutdownError("process set " + name() +
-                      ": its Runtime has been destroyed on this rank. Keep the Runtime as long as "
-                      "anything communicates.");
+                      ": it has been removed, or its Runtime destroyed on this rank. Keep both as "
+                      "long as anything communicates.");
 }
 
 std::string ProcessSet::next_name(std::string_view kind) const { return lane()->next_name(kind); }

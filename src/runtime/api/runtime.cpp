@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <ranges>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/creator_process.hpp"
+#include "base/current_exception.hpp"
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
@@ -25,7 +31,7 @@
 #include "runtime/control/agree_on_start.hpp"
 #include "runtime/lane/final_message.hpp"
 #include "runtime/lane/lane_factory.hpp"
-#include "runtime/lane/progress_thread.hpp"
+#include "runtime/protocol/set_name.hpp"
 
 namespace kolo {
 namespace {
@@ -71,80 +77,103 @@ class Runtime::Parts {
   bool is_in_creator_process() const { return creator_.is_current(); }
 
   void shutdown() {
-    if (!is_in_creator_process() || std::exchange(is_shut_down_, true)) return;
+    if (!is_in_creator_process()) return;
+    const std::vector<std::shared_ptr<ProcessSet>> sets = live_sets();
+    for (const auto& set : sets) require_outside_step(*set, "shutdown()");
+    const auto how = std::uncaught_exceptions() > exceptions_ ? runtime::Leaving::ByException
+                                                              : runtime::Leaving::InOrder;
     // The world last: it knows of losses outside a set, which may keep the set from ending.
-    for (Set& set : std::views::reverse(sets_)) {
-      close(set, "Kolo has been shut down on this rank. Submit before that.");
+    for (const auto& set : std::views::reverse(sets)) {
+      end(*set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
+    const std::lock_guard lock(close_lock_);
     lanes_.close();
   }
 
   /// The Runtime is about to be destroyed; the program may keep sets.
   void detach_sets() {
-    for (const Set& set : sets_) set.set->runtime_ = nullptr;
+    for (const auto& set : sets_) set->runtime_ = nullptr;
+    for (const auto& set : removed_) set->runtime_ = nullptr;
   }
 
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
 
+  /// Makes a set that all ranks have agreed on. If that fails on this rank alone, the others learn
+  /// of it as of a loss: they count on the set.
   ProcessSet& add_set(int number, const std::vector<int>& ranks) {
+    const std::shared_ptr<runtime::Lane> world = world_lane();
     std::shared_ptr<runtime::Lane> lane;
-    std::unique_ptr<runtime::ProgressThread> progress_thread;
-    if (std::find(ranks.begin(), ranks.end(), topology().rank) != ranks.end()) {
-      lane = lanes_.make(number, ranks, world_lane());
-      runtime::register_for_final_message(lane);
-      progress_thread = std::make_unique<runtime::ProgressThread>(lane);
+    try {
+      if (std::ranges::find(ranks, topology().rank) != ranks.end()) {
+        lane = lanes_.make(number, ranks, world);
+        runtime::register_for_final_message(lane);
+      }
+      auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, lane);
+      const std::lock_guard lock(sets_lock_);
+      return *sets_.emplace_back(std::move(set));
+    } catch (const InvalidArgument&) {  // thrown on all members
+      throw;
+    } catch (const PeerLostError&) {  // the others know of that loss too
+      throw;
+    } catch (...) {
+      const std::string how = "process set " + runtime::name_of_set(number, ranks) +
+                              " was not made: " + text_of_current_exception();
+      if (lane != nullptr) lane->fail(how);
+      if (world != nullptr) world->fail(how);
+      throw;
     }
-    const std::lock_guard lock(sets_lock_);
-    sets_.push_back({std::make_shared<ProcessSet>(runtime_, number, ranks, std::move(lane)),
-                     std::move(progress_thread)});
-    return *sets_.back().set;
   }
 
-  void remove_set(int number) {
-    Set* removed;
-    {
-      const std::lock_guard lock(sets_lock_);
-      removed = find(number);
-      removed->is_removed = true;
-    }
-    close(*removed, "it has been removed");
+  void remove_set(const ProcessSet& set) {
+    end(set, "it has been removed", runtime::Leaving::InOrder);
+    const std::lock_guard lock(sets_lock_);
+    const auto found = find(set.number());
+    if (found == sets_.end()) return;  // another thread was faster
+    removed_.push_back(std::move(*found));
+    sets_.erase(found);
+    if (removed_.size() <= kRememberedSets) return;
+    removed_.front()->runtime_ = nullptr;  // the program may keep it
+    removed_.pop_front();
   }
 
   /// Null if there is none, or it was removed.
   ProcessSet* find_set(int number) {
     const std::lock_guard lock(sets_lock_);
-    const Set* const found = find(number);
-    return found != nullptr && !found->is_removed ? found->set.get() : nullptr;
+    const auto found = find(number);
+    return found != sets_.end() ? found->get() : nullptr;
+  }
+
+  void require_outside_step(const ProcessSet& set, std::string_view what) const {
+    if (set.included()) set.lane()->require_outside_step(what);
   }
 
  private:
-  struct Set {
-    std::shared_ptr<ProcessSet> set;
-    std::unique_ptr<runtime::ProgressThread>
-        progress_thread;  // null: closed, or this rank is not a member
-    bool is_removed = false;
-  };
+  using Sets = std::vector<std::shared_ptr<ProcessSet>>;
+
+  /// The program may use a set that has just been removed, in a thread that does not know of it yet
+  /// or by mistake, which is an error with a text. Sets removed long before are freed.
+  static constexpr std::size_t kRememberedSets = 64;
+
+  Sets live_sets() {
+    const std::lock_guard lock(sets_lock_);
+    return sets_;
+  }
 
   /// Null while it is being made.
   std::shared_ptr<runtime::Lane> world_lane() {
     const std::lock_guard lock(sets_lock_);
-    return sets_.empty() ? nullptr : sets_.front().set->lane();
+    return sets_.empty() ? nullptr : sets_.front()->lane();
   }
 
-  Set* find(int number) {
-    const auto found = std::find_if(sets_.begin(), sets_.end(),
-                                    [&](const Set& set) { return set.set->number() == number; });
-    return found == sets_.end() ? nullptr : &*found;
+  Sets::iterator find(int number) {
+    return std::ranges::find(sets_, number, [](const auto& set) { return set->number(); });
   }
 
-  static void close(Set& set, const char* why) {
-    if (set.progress_thread == nullptr) return;
-    const std::shared_ptr<runtime::Lane>& lane = set.set->lane();
-    lane->shut_down();
-    set.progress_thread.reset();
-    lane->stop(why);
-    runtime::unregister_from_final_message(lane);
+  static void end(const ProcessSet& set, const char* why, runtime::Leaving how) {
+    if (!set.included()) return;
+    set.lane()->end(why, how);
+    runtime::unregister_from_final_message(set.lane());
   }
 
   const CreatorProcess creator_;
@@ -155,9 +184,11 @@ class Runtime::Parts {
   compression::Registry compressors_;
   std::vector<CustomReduction> reductions_;
   runtime::LaneFactory lanes_;
+  const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
   std::mutex sets_lock_;
-  std::deque<Set> sets_;  // the world first
-  bool is_shut_down_ = false;
+  Sets sets_;  // the world first
+  std::deque<std::shared_ptr<ProcessSet>> removed_;
+  std::mutex close_lock_;
 };
 
 Runtime::Runtime(InitOptions options) {
@@ -170,10 +201,15 @@ Runtime::Runtime(InitOptions options) {
 }
 
 Runtime::~Runtime() {
-  parts_->shutdown();
+  bool is_over = parts_->is_in_creator_process();  // threads and MPI are the parent's
+  try {
+    parts_->shutdown();
+  } catch (const InvalidArgument& error) {  // as when a function inside an operation calls exit()
+    KOLO_LOG(Error) << error.what();
+    is_over = false;
+  }
   parts_->detach_sets();
-  if (!parts_->is_in_creator_process())
-    leak_intentionally(std::move(parts_));  // threads and MPI are the parent's
+  if (!is_over) leak_intentionally(std::move(parts_));
   Runtime* self = this;
   process_current.compare_exchange_strong(self, nullptr);
   if (thread_current == this) thread_current = nullptr;
@@ -201,6 +237,7 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {
+  parts_->require_outside_step(set, "remove_process_set()");
   const runtime::Submission submission =
       runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &world()});
   const auto& operation = submission.operation;
@@ -212,7 +249,7 @@ void Runtime::remove_process_set(ProcessSet& set) {
                                 "process set " + set.name() + " has been removed already");
   }
   runtime::submit(submission).wait();
-  parts_->remove_set(set.number());
+  parts_->remove_set(set);
 }
 
 ProcessSet& Runtime::process_set(int number) {

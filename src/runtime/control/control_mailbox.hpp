@@ -33,6 +33,8 @@ class ControlMailbox {
 
   /// Tests the sends in flight: true once there is none. Throws like `poll`.
   bool is_idle();
+  /// Whether a send was in flight at the last test.
+  bool is_sending() const { return !outgoing_.empty(); }
 
  private:
   // In this order: the transfer ends before its buffer is freed.

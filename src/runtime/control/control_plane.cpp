@@ -95,8 +95,7 @@ bool ControlPlane::end_exchange() {
 std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point now,
                                                                bool needs_peers) {
   if (auto loss = watch_->check(now, needs_peers)) return loss;
-  const bool have_we_left = header_exchange_->has_left(communicator_->rank());
-  if (!heartbeats_ || have_we_left || header_exchange_->lost()) return std::nullopt;
+  if (!heartbeats_ || has_left() || header_exchange_->lost()) return std::nullopt;
   const std::optional<Loss> loss = heartbeats_->check(now);
   return loss ? watch_->announce(*loss, now) : std::nullopt;
 }
@@ -112,11 +111,12 @@ void ControlPlane::declare_lost(const Loss& loss) {
   coordinator_.on_lost(loss.rank, loss.how);
 }
 
-bool ControlPlane::have_all_left() {
+bool ControlPlane::have_all_left() const {
+  if (!has_left() || mailbox_.is_sending()) return false;
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     if (!header_exchange_->has_left(rank)) return false;
   }
-  return mailbox_.is_idle();
+  return true;
 }
 
 }  // namespace kolo::runtime

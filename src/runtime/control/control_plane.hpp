@@ -57,9 +57,10 @@ class ControlPlane {
 
   /// This rank has closed the set in an orderly way.
   void leave() { header_exchange_->leave(); }
-  /// All ranks have left and no message of this rank is in flight: leaving is the last message that
-  /// a rank sends, but for the news of a loss.
-  bool have_all_left();
+  bool has_left() const { return header_exchange_->has_left(communicator_->rank()); }
+  /// All ranks have left and, as of the last `receive`, no message of this rank is in flight:
+  /// leaving is the last message that a rank sends, but for the news of a loss.
+  bool have_all_left() const;
 
   std::uint64_t header_bytes() const { return header_exchange_->bytes_shown(); }
 

@@ -25,6 +25,7 @@ struct alignas(64) WindowHeaderExchange::Slot {
   std::uint8_t has_stalled;
   std::uint8_t has_joined;
   std::int32_t shutdown_rank;  // kNoRank: none
+  std::int32_t thrower_rank;   // the same
   std::uint16_t own_words;
   std::uint16_t ready_words;
   // `own`, then `ready`, without a gap: a steady program's header is one cache line.
@@ -66,6 +67,7 @@ void WindowHeaderExchange::post(const Header& header) {
   slot.has_stalled = header.has_stalled;
   slot.has_joined = header.joined.test(window_->rank());
   slot.shutdown_rank = header.shutdown_rank.value_or(kNoRank);
+  slot.thrower_rank = header.thrower_rank.value_or(kNoRank);
   slot.own_words = static_cast<std::uint16_t>(header.own.word_count());
   slot.ready_words = static_cast<std::uint16_t>(header.ready.word_count());
   std::uint64_t* word = slot.words;
@@ -90,10 +92,12 @@ Header WindowHeaderExchange::header_of(int rank, std::uint64_t exchange) {
                 slot.has_expired != 0,
                 slot.has_stalled != 0,
                 std::nullopt,
+                std::nullopt,
                 {},
                 {},
                 {}};
   if (slot.shutdown_rank != kNoRank) header.shutdown_rank = member(rank, slot.shutdown_rank);
+  if (slot.thrower_rank != kNoRank) header.thrower_rank = member(rank, slot.thrower_rank);
   if (slot.has_joined != 0) header.joined.set(rank);
   for (std::size_t i = 0; i < own_words; ++i) header.own.set_word(i, slot.words[i]);
   for (std::size_t i = 0; i < ready_words; ++i) header.ready.set_word(i, slot.words[own_words + i]);

@@ -8,7 +8,7 @@ namespace {
 using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
-constexpr int kNoShutdownRank = -1;
+constexpr int kNobody = -1;
 
 // FlatBuffers packs a table after everything it refers to.
 
@@ -26,8 +26,8 @@ Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
   const auto own = pack(builder, header.own);
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
-                            header.has_stalled, header.shutdown_rank.value_or(kNoShutdownRank),
-                            joined, own, ready);
+                            header.has_stalled, header.shutdown_rank.value_or(kNobody), joined, own,
+                            ready, header.thrower_rank.value_or(kNobody));
 }
 
 Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {

@@ -120,7 +120,7 @@ class Unpacker {
     return bits;
   }
 
-  std::optional<int> shutdown_rank(std::int32_t packed) {
+  std::optional<int> optional_rank(std::int32_t packed) {
     const int rank = unpack_rank(packed, -1, size_);
     return rank < 0 ? std::nullopt : std::optional(rank);
   }
@@ -145,7 +145,8 @@ class Unpacker {
             packed.has_unknown(),
             packed.has_expired(),
             packed.has_stalled(),
-            shutdown_rank(packed.shutdown_rank()),
+            optional_rank(packed.shutdown_rank()),
+            optional_rank(packed.thrower_rank()),
             joined(*packed.joined()),
             bits(*packed.own()),
             bits(*packed.ready())};

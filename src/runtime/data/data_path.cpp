@@ -50,6 +50,13 @@ const CustomReduction& Choices::find_reduction(std::string_view name) const {
                         "\"; InitOptions::reductions has " + (choices.empty() ? "none" : choices));
 }
 
+void DataPath::release() {
+  communicator.reset();
+  staging.reset();
+  node_communicator.reset();
+  node_staging.reset();
+}
+
 CollectiveCall DataPath::make_call() const {
   CollectiveCall call;
   call.communicator = communicator.get();

@@ -44,6 +44,10 @@ struct DataPath {
   std::shared_ptr<SharedWindow> node_staging{};       ///< the same
   std::optional<Nodes> nodes{};  ///< a view of these, if there are several nodes
 
+  /// Frees communicators and windows. What any thread may ask for stays: name, ranks, choices, and
+  /// whether nodes share memory.
+  void release();
+
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 
   /// KOLO_LOST_AFTER; the maximum duration if that is 0.

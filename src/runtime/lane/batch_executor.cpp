@@ -91,6 +91,13 @@ void BatchExecutor::abort(const std::string& reason) {
   lost_.add(on_gpu_.take_all());
 }
 
+void BatchExecutor::release() {
+  runner_.reset();
+  if (device_runner_ == nullptr) return;
+  device_runner_->release();
+  device_data_->release();
+}
+
 std::uint64_t BatchExecutor::bytes_sent() const {
   return runner_->bytes_sent() + (device_runner_ == nullptr ? 0 : device_runner_->bytes_sent());
 }

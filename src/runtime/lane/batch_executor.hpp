@@ -69,10 +69,9 @@ class BatchExecutor {
 
   /// Other ranks are likely to ask this one for the order of launches. Any thread.
   bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
-  /// Releases GPU resources, once the set is closed on all ranks.
-  void release_gpu() {
-    if (device_runner_ != nullptr) device_runner_->release();
-  }
+  /// Releases everything, once the set is closed on all ranks and nothing is queued. Afterwards only
+  /// `device_runner` may be used, for operations that have ended.
+  void release();
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);
   /// The stopped batches, once nothing uses their memory any more; none before.

@@ -29,10 +29,13 @@ Lane::Lane(Parts parts, comm::World& world)
       spin_(spin_of(parts.data.config, world.topology())),
       queue_(parts.data.name),
       data_(std::move(parts.data)),
-      control_(std::move(parts.control), data_, world),
+      rank_(data_.communicator->rank()),
+      control_(std::make_unique<ControlPlane>(std::move(parts.control), data_, world)),
       executor_(data_, std::move(parts.device), world) {}
 
 Lane::~Lane() = default;
+
+void Lane::start_thread() { thread_ = std::make_unique<ProgressThread>(*this); }
 
 // --- any thread ---
 
@@ -59,6 +62,23 @@ void Lane::require_creator_process() const {
                         "a rank. Use Kolo in the parent, or start it after fork().");
 }
 
+/// The calling thread runs a function of the program inside a step, which all operations of the
+/// lane wait for.
+void Lane::require_outside_step(std::string_view what) const {
+  if (!progress_mutex_.is_mine()) return;
+  throw InvalidArgument(
+      std::string(what) + " on process set " + data_.name +
+      ": called by a function that runs inside an operation of this set (AllocateRows, a "
+      "CustomReduction, an algorithm), where it would wait for itself. Call it after the "
+      "operation; "
+      "there, only submit with _async forms.");
+}
+
+std::string Lane::next_name(std::string_view kind) {
+  require_creator_process();
+  return queue_.next_name(kind);
+}
+
 void Lane::submit(std::shared_ptr<Operation> operation) {
   require_creator_process();
   queue_.submit(std::move(operation));
@@ -68,23 +88,31 @@ void Lane::submit(std::shared_ptr<Operation> operation) {
 
 void Lane::run(const std::shared_ptr<Operation>& operation) {
   require_creator_process();
+  require_outside_step("a blocking operation");
   queue_.submit(operation);
   wait(*operation, Clock::time_point::max());
 }
 
 void Lane::join(std::shared_ptr<Operation> operation) {
   require_creator_process();
+  require_outside_step("join");
   queue_.join(std::move(operation));
   wake_signal_.notify();
   progress_if_funneled();
 }
 
+bool Lane::serve_messages() {
+  comm::MessagingThread* const messaging = messaging_;
+  return messaging != nullptr && creator_.is_current() && messaging->serve();
+}
+
 void Lane::progress_if_funneled() {
-  if (messaging_ == nullptr || !messaging_->is_here()) return;
+  comm::MessagingThread* const messaging = messaging_;
+  if (messaging == nullptr || !messaging->is_here() || !creator_.is_current()) return;
   // A function of the program may submit while it runs inside a step.
   if (progress_mutex_.is_mine()) return;
   try_progress_step(1);
-  messaging_->serve();
+  serve_messages();
 }
 
 /// A caller that makes progress until its own operation is done; the progress thread pauses
@@ -110,6 +138,7 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
     return true;
   }
   require_creator_process();
+  require_outside_step("a wait");
   queue_.await(operation.use);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
@@ -132,8 +161,14 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
 bool Lane::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
 
 Lane::Metrics Lane::metrics() {
+  require_creator_process();
+  require_outside_step("metrics()");
   const std::lock_guard lock(progress_mutex_);
-  return {control_.coordinator().counters(), control_.header_bytes(), executor_.bytes_sent(),
+  return control_ == nullptr ? at_end_ : measure();
+}
+
+Lane::Metrics Lane::measure() {
+  return {control_->coordinator().counters(), control_->header_bytes(), executor_.bytes_sent(),
           executor_.bytes_packed(), executor_.gpu_seconds()};
 }
 
@@ -145,7 +180,7 @@ bool Lane::try_progress_step(int polls) {
 }
 
 bool Lane::progress_step(int polls) {
-  if (phase_ == Phase::Stopped) return false;
+  if (control_ == nullptr) return false;
   try {
     return make_progress(Clock::now(), polls);
   } catch (...) {  // batches call functions of the program, which may throw anything
@@ -158,13 +193,13 @@ bool Lane::progress_step(int polls) {
 bool Lane::make_progress(Clock::time_point now, int polls) {
   bool has_progressed = take_submissions(now);
   if (loss_) {  // no data moves any more: new submissions fail immediately
-    carry_out(control_.decide(now));
+    carry_out(control_->decide(now));
     return end_stopped_batches(now) || has_progressed;
   }
-  has_progressed |= control_.receive();
-  if (phase_ == Phase::Open || phase_ == Phase::Left) {
-    const bool may_ask = phase_ == Phase::Open;  // a rank that has left sends nothing but losses
-    if (const auto loss = control_.check_for_loss(now, needs_peers_ && may_ask)) {
+  has_progressed |= control_->receive();
+  if (!control_->have_all_left()) {
+    const bool may_ask = !control_->has_left();  // a rank that has left sends nothing but losses
+    if (const auto loss = control_->check_for_loss(now, needs_peers_ && may_ask)) {
       declare_lost(*loss);
     }
   }
@@ -174,13 +209,12 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
         complete(operation, error ? error : find_late_loss(*operation));
       });
   if (progress.is_overdue) declare_silent_rank_lost();
-  if (phase_ == Phase::Left && control_.have_all_left()) phase_ = Phase::AllLeft;
   return has_progressed || progress.has_progressed;
 }
 
 bool Lane::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
-  Coordinator& coordinator = control_.coordinator();
+  Coordinator& coordinator = control_->coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
     const UseId use = operation->use;
     coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
@@ -192,16 +226,16 @@ bool Lane::take_submissions(Clock::time_point now) {
     coordinator.join(use);
   }
   for (const UseId use : taken.awaited) coordinator.wait_for(use);
-  if (taken.is_leaving) coordinator.shut_down();
-  needs_peers_ = taken.is_leaving || queue_.in_flight() > 0;
+  if (taken.leaving) coordinator.shut_down(*taken.leaving);
+  needs_peers_ = taken.leaving.has_value() || queue_.in_flight() > 0;
   return !taken.operations.empty() || taken.join != nullptr;
 }
 
 bool Lane::advance_protocol(Clock::time_point now) {
   bool has_progressed = false;
   for (;;) {
-    carry_out(control_.decide(now));
-    if (!control_.end_exchange()) break;
+    carry_out(control_->decide(now));
+    if (!control_->end_exchange()) break;
     has_progressed = true;
   }
   leave_when_closed();
@@ -219,7 +253,7 @@ void Lane::carry_out(Coordinator::Actions actions) {
     executor_.start_join(std::move(join));
   }
   for (const Verdict::Stall& stall : actions.stalls) report_stall(stall);
-  control_.send(actions);
+  control_->send(actions);
   if (actions.find_silent) declare_silent_rank_lost();
 }
 

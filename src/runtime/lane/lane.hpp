@@ -20,6 +20,7 @@
 #include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
 #include "runtime/lane/owned_mutex.hpp"
+#include "runtime/lane/progress_thread.hpp"
 #include "runtime/lane/tensor_queue.hpp"
 #include "runtime/lane/wake_signal.hpp"
 
@@ -39,9 +40,12 @@ class Lane {
     std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
   };
 
-  /// Arguments passed by reference live until `stop` has returned; the lane may live longer.
+  /// Arguments passed by reference live until `end` has returned; the lane may live longer.
   Lane(Parts parts, comm::World& world);
   ~Lane();
+  /// From now on the lane makes progress by itself. Throws std::system_error if the system has no
+  /// thread for it.
+  void start_thread();
 
   /// Throws InvalidArgument for requests that no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
@@ -66,17 +70,19 @@ class Lane {
   void order_after(const Operation& operation);
 
   /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
-  /// after `stop`. Any other problem is found later and becomes the operation's error.
+  /// after `end`. Any other problem is found later and becomes the operation's error.
   void submit(std::shared_ptr<Operation> operation);
 
-  /// Queues an operation and waits for it, without waking the progress thread.
+  /// Queues an operation and waits for it, without waking the progress thread. Throws as `submit`
+  /// and `wait` do.
   void run(const std::shared_ptr<Operation>& operation);
 
-  /// Queues a join after everything submitted so far. Throws InvalidArgument if one is in
-  /// flight.
+  /// Queues a join after everything submitted so far. Throws InvalidArgument if one is in flight,
+  /// or inside a step of this lane.
   void join(std::shared_ptr<Operation> operation);
 
-  /// Makes progress until the operation is done or `until`; true if it is done.
+  /// Makes progress until the operation is done or `until`; true if it is done. Throws
+  /// InvalidArgument inside a step of this lane, which would wait for itself.
   bool wait(const Operation& operation, Operation::Clock::time_point until);
 
   /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
@@ -92,10 +98,16 @@ class Lane {
   /// The progress thread sleeps on it.
   WakeSignal& wake_signal() { return wake_signal_; }
 
-  /// Leaves the set, which closes it on all ranks. Blocks until nothing is pending or running here.
-  void shut_down();
-  /// Ends submissions and progress; `why` completes "process set world: ".
-  void stop(std::string why);
+  /// Leaves the set, which closes it on all ranks, and blocks until nothing is pending or running
+  /// here. Then releases all that the lane holds: its thread, communicators and shared memory. What
+  /// remains answers handles and later submissions, with an error in which `why` completes
+  /// "process set world: ". Any thread, also several at once: each call returns once the lane has
+  /// ended. Throws InvalidArgument inside a step of this lane.
+  void end(const std::string& why, Leaving how);
+  /// Throws InvalidArgument inside a step of this lane, in which `what` must not be called.
+  void require_outside_step(std::string_view what) const;
+  /// This rank cannot go on in the set. The others learn of it at once, as of a loss.
+  void fail(const std::string& how);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
   /// progress step or not. The message is not sent if another thread never leaves its step.
   void publish_end(const std::string& how);
@@ -104,10 +116,10 @@ class Lane {
   /// Whether this process created the lane. A forked child has a copy, which must do nothing.
   bool is_in_creator_process() const { return creator_.is_current(); }
 
-  int rank() const { return data_.communicator->rank(); }
-  int size() const { return data_.communicator->size(); }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(data_.world_ranks.size()); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
-  std::string next_name(std::string_view kind) { return queue_.next_name(kind); }
+  std::string next_name(std::string_view kind);
 
   struct Metrics {
     Coordinator::Counters protocol;
@@ -116,19 +128,13 @@ class Lane {
     std::uint64_t bytes_packed = 0;  ///< copied by Kolo to fuse or compress
     double gpu_seconds = 0.0;        ///< that batches took on the GPU
   };
+  /// Throws InvalidArgument inside a step of this lane.
   Metrics metrics();
 
  private:
   using Clock = Operation::Clock;
   class Waiter;
 
-  /// How far this rank has closed the set.
-  enum class Phase {
-    Open,
-    Left,     // this rank has left in an orderly way
-    AllLeft,  // and so have all others
-    Stopped,  // arguments passed by reference may have been released
-  };
   /// Callers that wait and make progress.
   struct Waiters {
     std::atomic<int> count{0};
@@ -137,7 +143,7 @@ class Lane {
   };
 
   void require_creator_process() const;
-  bool serve_messages() { return messaging_ != nullptr && messaging_->serve(); }
+  bool serve_messages();
   bool try_progress_step(int polls);
   bool progress_step(int polls);
   bool make_progress(Clock::time_point now, int polls);
@@ -149,6 +155,8 @@ class Lane {
 
   // Ends (lane_ends.cpp).
   void leave_when_closed();
+  void release(const std::string& why);
+  Metrics measure();
   void declare_lost(const ControlPlane::Loss& loss);
   bool end_stopped_batches(Clock::time_point now);
   std::exception_ptr find_late_loss(const Operation& operation);
@@ -158,8 +166,9 @@ class Lane {
   int world_rank(int rank) const { return data_.world_rank(rank); }
 
   comm::World& world_;
-  comm::MessagingThread* const messaging_;  // null: messages move on any thread
-  const std::chrono::nanoseconds spin_;     // of callers
+  // Null: messages move on any thread, or the lane has ended.
+  std::atomic<comm::MessagingThread*> messaging_;
+  const std::chrono::nanoseconds spin_;  // of callers
   const CreatorProcess creator_;
   WakeSignal wake_signal_;
   TensorQueue queue_;
@@ -167,14 +176,18 @@ class Lane {
 
   OwnedMutex progress_mutex_;
 
-  // Guarded by progress_mutex_.
-  const DataPath data_;
-  ControlPlane control_;
+  // Guarded by progress_mutex_, but for what DataPath::release() leaves.
+  DataPath data_;
+  const int rank_;
+  std::unique_ptr<ControlPlane> control_;  // null: the lane has ended
   BatchExecutor executor_;
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;  // not agreed on yet
   std::optional<ControlPlane::Loss> loss_;
-  Phase phase_ = Phase::Open;
   bool needs_peers_ = false;  // something is in flight, or this rank wants to leave
+  Metrics at_end_;
+
+  std::mutex thread_lock_;
+  std::unique_ptr<ProgressThread> thread_;  // the last member: uses the others
 };
 
 }  // namespace kolo::runtime

@@ -25,20 +25,24 @@ std::string what_of(const Operation& operation) {
 
 // --- orderly ---
 
-void Lane::shut_down() {
-  queue_.leave();
+void Lane::end(const std::string& why, Leaving how) {
+  require_outside_step("shutdown or removal");
+  queue_.leave(how);
   Backoff backoff(Backoff::Duration{0});
   auto give_up_at = Clock::time_point::max();
   for (;;) {
     std::unique_lock lock(progress_mutex_);
+    if (control_ == nullptr) break;  // another thread was faster
     const bool has_progressed = progress_step(1);
-    if ((loss_ && !executor_.has_stopped_batches()) || phase_ == Phase::AllLeft) break;
-    if (phase_ == Phase::Left && give_up_at == Clock::time_point::max()) {
+    const bool is_over = loss_ ? !executor_.has_stopped_batches() : control_->have_all_left();
+    if (!is_over && Clock::now() > give_up_at) world_.mark_broken();
+    if (is_over || Clock::now() > give_up_at) {
+      release(why);
+      break;
+    }
+    if (control_->has_left() && give_up_at == Clock::time_point::max()) {
       // Silence is not detected from here on.
       give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
-    } else if (Clock::now() > give_up_at) {
-      world_.mark_broken();
-      break;
     }
     lock.unlock();
     if (const bool has_served = serve_messages(); has_served || has_progressed) {
@@ -47,23 +51,27 @@ void Lane::shut_down() {
       std::this_thread::sleep_for(backoff.next_pause());
     }
   }
+  const std::lock_guard lock(thread_lock_);
+  thread_.reset();
 }
 
 void Lane::leave_when_closed() {
-  if (phase_ != Phase::Open || loss_) return;
-  if (!control_.coordinator().is_closed() || !executor_.is_idle()) return;
-  control_.leave();
-  phase_ = Phase::Left;
+  if (control_->has_left() || loss_) return;
+  if (!control_->coordinator().is_closed() || !executor_.is_idle()) return;
+  control_->leave();
 }
 
-void Lane::stop(std::string why) {
-  const std::unique_lock lock(progress_mutex_);
-  queue_.stop(std::move(why));
+/// A thread that waits for an operation may be about to begin another step, and the program may
+/// keep the lane by handles and sets for as long as it likes.
+void Lane::release(const std::string& why) {
+  queue_.stop(why);
   progress_step(1);  // ends operations submitted since the set was closed
-  // A thread that waits for one of these may be about to begin another step.
-  phase_ = Phase::Stopped;
-  executor_.release_gpu();  // the program may keep the lane, by handles or sets
-  serve_messages();         // the last ones
+  serve_messages();  // the last ones
+  messaging_ = nullptr;
+  at_end_ = measure();
+  control_.reset();
+  executor_.release();
+  data_.release();
 }
 
 void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
@@ -84,11 +92,11 @@ void Lane::declare_lost(const ControlPlane::Loss& loss) {
   if (loss_) return;
   loss_ = loss;
   world_.mark_broken();
-  control_.declare_lost(loss);
+  control_->declare_lost(loss);
   executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
   const auto now = Clock::now();
   end_stopped_batches(now);
-  carry_out(control_.decide(now));
+  carry_out(control_->decide(now));
 }
 
 /// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.
@@ -108,11 +116,16 @@ bool Lane::end_stopped_batches(Clock::time_point now) {
 std::exception_ptr Lane::find_late_loss(const Operation& operation) {
   if (!operation.request.is_on_buffers()) return nullptr;
   try {
-    const std::optional<ControlPlane::Loss> loss = control_.published_loss();
+    const std::optional<ControlPlane::Loss> loss = control_->published_loss();
     return loss ? loss_error(operation, *loss) : nullptr;
   } catch (const BackendError&) {  // what another rank has published is damaged
     return std::current_exception();
   }
+}
+
+void Lane::fail(const std::string& how) {
+  const std::lock_guard lock(progress_mutex_);
+  if (control_ != nullptr) declare_lost({rank(), "failed: " + how});
 }
 
 std::exception_ptr Lane::loss_error(const Operation& operation,
@@ -129,7 +142,7 @@ std::optional<ControlPlane::Loss> Lane::loss() {
 }
 
 void Lane::declare_silent_rank_lost() {
-  if (const auto loss = control_.find_silent()) declare_lost(*loss);
+  if (const auto loss = control_->find_silent()) declare_lost(*loss);
 }
 
 void Lane::publish_end(const std::string& how) {
@@ -142,7 +155,8 @@ void Lane::publish_end(const std::string& how) {
   for (int ms = 0; !is_in_step && ms < kLongestStepMs && !lock.try_lock(); ++ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (is_in_step || lock.owns_lock()) control_.publish_lost({rank(), how});
+  if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
+    control_->publish_lost({rank(), how});
 }
 
 }  // namespace kolo::runtime

@@ -21,7 +21,7 @@ namespace kolo::runtime {
 namespace {
 
 // Every lane has its own communicators.
-enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kChannelsPerLane };
+enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kMaking, kChannelsPerLane };
 
 int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
 
@@ -88,7 +88,13 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
       check};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   find_gpus(parts, number);
-  return std::make_shared<Lane>(std::move(parts), world_);
+  auto lane = std::make_shared<Lane>(std::move(parts), world_);
+  lane->start_thread();
+  // Otherwise a member that fails up to here would leave others behind that wait for it in the set.
+  if (world != nullptr) {
+    is_true_on_all(true, *world_.make_communicator(ranks, channel_of(number, kMaking)), members);
+  }
+  return lane;
 }
 
 std::chrono::nanoseconds LaneFactory::longest_wait() const {
@@ -96,7 +102,7 @@ std::chrono::nanoseconds LaneFactory::longest_wait() const {
 }
 
 void LaneFactory::close() noexcept {
-  if (launch_order_ == nullptr) return;
+  if (launch_order_ == nullptr || std::exchange(is_closed_, true)) return;
   // It ends even where losses are not detected: another rank may wait for this one outside Kolo.
   const auto deadline = Deadline::after(longest_wait());
   try {

@@ -14,7 +14,7 @@
 namespace kolo::runtime {
 
 /// Creates the lanes of process sets, with their communicators and shared memory. The arguments
-/// must live until the lanes have stopped.
+/// must live until the lanes have ended.
 class LaneFactory {
  public:
   LaneFactory(comm::World& world, const Config& config, Choices choices)
@@ -26,13 +26,14 @@ class LaneFactory {
 
   /// Makes the lane of the process set `number`, a number that no other live set has, over the
   /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
-  /// blocking. `world`: the world's lane, which knows of lost ranks; null for the world itself.
-  /// Throws TimeoutError after KOLO_TIMEOUT, PeerLostError, BackendError.
+  /// blocking. `world`: the world's lane, which knows of lost ranks; null for the world itself. Other
+  /// sets are returned once all members have made theirs. Throws InvalidArgument on all members; TimeoutError
+  /// after KOLO_TIMEOUT, PeerLostError, BackendError, std::system_error.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks,
                              const std::shared_ptr<Lane>& world);
 
-  /// Ends what the lanes of all ranks have in common. Call it once this rank's lanes have stopped.
-  /// Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.
+  /// Ends what the lanes of all ranks have in common, at the first call. Call it once this rank's
+  /// lanes have ended. Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.
   void close() noexcept;
 
  private:
@@ -52,6 +53,7 @@ class LaneFactory {
   const Config& config_;
   Choices choices_;
   std::unique_ptr<LaunchOrder> launch_order_;  // made with the world's lane
+  bool is_closed_ = false;
 };
 
 }  // namespace kolo::runtime

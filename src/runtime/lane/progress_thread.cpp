@@ -1,9 +1,9 @@
 #include "runtime/lane/progress_thread.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "runtime/lane/backoff.hpp"
+#include "runtime/lane/lane.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -15,12 +15,11 @@ constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
 
 }  // namespace
 
-ProgressThread::ProgressThread(std::shared_ptr<Lane> lane)
-    : lane_(std::move(lane)), thread_([this] { loop(); }) {}
+ProgressThread::ProgressThread(Lane& lane) : lane_(lane), thread_([this] { loop(); }) {}
 
 ProgressThread::~ProgressThread() {
   is_stopping_ = true;
-  lane_->wake_signal().notify();
+  lane_.wake_signal().notify();
   thread_.join();
 }
 
@@ -30,20 +29,20 @@ void ProgressThread::loop() {
   bool was_notified = false;
   auto pause = kShortestIdlePause;
   while (!is_stopping_) {
-    if (lane_->try_progress()) {
+    if (lane_.try_progress()) {
       backoff.reset();
       pause = kShortestIdlePause;
       was_notified = false;
-    } else if (lane_->needs_progress()) {
-      lane_->wake_signal().wait_for(backoff.next_pause());
+    } else if (lane_.needs_progress()) {
+      lane_.wake_signal().wait_for(backoff.next_pause());
     } else if (was_notified) {
       // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
       // again. If they share a core, waking up costs more than a small operation does.
-      was_notified = lane_->wake_signal().sleep_for(pause);
+      was_notified = lane_.wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestIdlePause);
     } else {
       was_notified =
-          lane_->wake_signal().wait_for(lane_->is_in_demand() ? kSleepInDemand : kIdleSleep);
+          lane_.wake_signal().wait_for(lane_.is_in_demand() ? kSleepInDemand : kIdleSleep);
       if (!was_notified) pause = kShortestIdlePause;
     }
   }

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <thread>
 
-#include "runtime/lane/lane.hpp"
-
 namespace kolo::runtime {
+
+class Lane;
 
 /// The background thread of a lane: makes progress while no caller does, and sleeps while there is
 /// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks, and
@@ -16,7 +15,8 @@ namespace kolo::runtime {
 /// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
 class ProgressThread {
  public:
-  explicit ProgressThread(std::shared_ptr<Lane> lane);
+  /// `lane` outlives it.
+  explicit ProgressThread(Lane& lane);
   /// Ends the thread after its current step; from then on only callers make progress.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;  // its thread refers to it
@@ -25,7 +25,7 @@ class ProgressThread {
  private:
   void loop();
 
-  std::shared_ptr<Lane> lane_;
+  Lane& lane_;
   std::atomic<bool> is_stopping_{false};
   std::thread thread_;
 };

@@ -40,9 +40,9 @@ void TensorQueue::await(std::uint64_t use) {
   incoming_.awaited.push_back(use);
 }
 
-void TensorQueue::leave() {
+void TensorQueue::leave(Leaving how) {
   const std::lock_guard lock(mutex_);
-  incoming_.is_leaving = true;
+  if (!incoming_.leaving) incoming_.leaving = how;
 }
 
 void TensorQueue::stop(std::string why) {
@@ -59,7 +59,7 @@ std::string TensorQueue::next_name(std::string_view kind) {
 TensorQueue::Taken TensorQueue::take() {
   const std::lock_guard lock(mutex_);
   Taken taken;
-  taken.is_leaving = incoming_.is_leaving;  // stays set
+  taken.leaving = incoming_.leaving;  // stays set
   std::swap(taken, incoming_);
   return taken;
 }

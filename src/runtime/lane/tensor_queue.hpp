@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/data/operation.hpp"
+#include "runtime/protocol/header.hpp"
 
 namespace kolo::runtime {
 
@@ -30,7 +31,7 @@ class TensorQueue {
   /// A caller waits for the operation.
   void await(std::uint64_t use);
   /// This rank wants to leave the set.
-  void leave();
+  void leave(Leaving how);
   /// From now on submissions fail; `why` completes "process set world: ".
   void stop(std::string why);
 
@@ -41,7 +42,7 @@ class TensorQueue {
     std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
     std::shared_ptr<Operation> join;                     ///< comes after `operations`; null: none
     std::vector<std::uint64_t> awaited;
-    bool is_leaving = false;
+    std::optional<Leaving> leaving;
   };
   /// Removes and returns everything submitted since the previous call.
   Taken take();

@@ -46,7 +46,7 @@ void Coordinator::join(UseId use) {
   deferred_errors_.clear();  // rule 9: they stand for uses that this rank skips by joining
 }
 
-void Coordinator::shut_down() { is_shutting_down_ = true; }
+void Coordinator::shut_down(Leaving how) { leaving_ = how; }
 
 void Coordinator::on_wake_up_request(std::uint64_t exchange) {
   highest_wake_up_request_ = std::max(highest_wake_up_request_, exchange);
@@ -89,7 +89,7 @@ bool Coordinator::lacks_bits() const {
 /// Rule 4, with rule 5's exception.
 bool Coordinator::has_reason_to_wake(Time now) const {
   if ((pending_.has_unknown() && !lacks_bits()) || pending_.has_expired() ||
-      pending_.has_stalled() || is_shutting_down_ || (joins_.own && !joins_.is_announced)) {
+      pending_.has_stalled() || leaving_ || (joins_.own && !joins_.is_announced)) {
     return true;
   }
   const Bits unannounced = pending_.unannounced();
@@ -125,7 +125,8 @@ Header Coordinator::make_header() const {
   header.has_unknown = pending_.has_unknown();
   header.has_expired = pending_.has_expired();
   header.has_stalled = pending_.has_stalled();
-  if (is_shutting_down_) header.shutdown_rank = options_.rank;
+  if (leaving_) header.shutdown_rank = options_.rank;
+  if (leaving_ == Leaving::ByException) header.thrower_rank = options_.rank;
   header.own = pending_.ready();
   header.ready = pending_.ready();
   if (joins_.own) {
@@ -146,7 +147,7 @@ void Coordinator::post() {
 
 /// Limits the wait for silent ranks after a deadline or during a shutdown.
 void Coordinator::watch_for_silence(Time now) {
-  if (!pending_.has_expired() && !is_shutting_down_) {
+  if (!pending_.has_expired() && !leaving_) {
     silent_since_ = kNever;
   } else if (silent_since_ == kNever) {
     silent_since_ = now;
@@ -158,8 +159,7 @@ void Coordinator::watch_for_silence(Time now) {
 
 Time Coordinator::silence_limit() const {
   if (silent_since_ == kNever) return kNever;
-  return later(silent_since_,
-               is_shutting_down_ ? options_.lost_in_shutdown_after : options_.lost_after);
+  return later(silent_since_, leaving_ ? options_.lost_in_shutdown_after : options_.lost_after);
 }
 
 Time Coordinator::next_time() const {

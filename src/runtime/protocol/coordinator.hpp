@@ -94,7 +94,7 @@ class Coordinator {
   /// This rank submits no operations until all ranks have joined.
   void join(UseId use);
   /// This rank leaves, which closes the set on all ranks.
-  void shut_down();
+  void shut_down(Leaving how = Leaving::InOrder);
   /// Some rank wants the header of `exchange` from every rank.
   void on_wake_up_request(std::uint64_t exchange);
   /// All ranks have posted the current exchange's header; `merged` combines them.
@@ -168,6 +168,7 @@ class Coordinator {
   void fail_name(const Verdict::NameError& error);
 
   // Ends (coordinator_outcome.cpp).
+  std::string describe_shutdown(const Header& merged) const;
   void close(ErrorKind kind, std::string reason);
   Failure closing_failure(const std::string& operation) const;
   void fail(const PendingRequest& pending, Failure failure);
@@ -184,7 +185,7 @@ class Coordinator {
   PendingRequests pending_;
   DeferredErrors deferred_errors_;
   Joins joins_;
-  bool is_shutting_down_ = false;
+  std::optional<Leaving> leaving_;  // this rank shuts down
   Exchange exchange_;
   std::uint64_t highest_wake_up_request_ = 0;
   std::optional<Closed> closed_;

@@ -21,10 +21,7 @@ void Coordinator::on_headers(const Header& merged) {
 
   if (merged.shutdown_rank) {
     next_exchange();
-    const char* const how =
-        options_.set.name == "world" ? " shut Kolo down" : " shut Kolo down or removed the set";
-    close(ErrorKind::Shutdown,
-          "rank " + world_rank(*merged.shutdown_rank) + how + " before all ranks had submitted it");
+    close(ErrorKind::Shutdown, describe_shutdown(merged));
     return;
   }
   // Rule 9: operations that ranks submitted before they joined complete or fail before the join.
@@ -126,6 +123,19 @@ std::string Coordinator::world_rank(int rank) const {
 void Coordinator::on_lost(int rank, const std::string& how) {
   if (closed_) return;
   close(ErrorKind::PeerLost, "rank " + world_rank(rank) + " " + how);
+}
+
+std::string Coordinator::describe_shutdown(const Header& merged) const {
+  constexpr const char* kWhen = " before all ranks had submitted it";
+  if (merged.thrower_rank) {  // the others may shut down because it does
+    return "rank " + world_rank(*merged.thrower_rank) +
+           " left the scope of its kolo::Runtime by an exception" + kWhen +
+           ". See what that rank wrote; an exception that nothing catches arrives here with its "
+           "text.";
+  }
+  const bool is_world = options_.set.name == "world";
+  return "rank " + world_rank(*merged.shutdown_rank) +
+         (is_world ? " shut Kolo down" : " shut Kolo down or removed the set") + kWhen;
 }
 
 void Coordinator::close(ErrorKind kind, std::string reason) {

@@ -54,4 +54,13 @@ TEST(ForkTest, OperationInAChild_IsRejected) {
   expect_sum_works(*runtime, "x");
 }
 
+/// A thread of the parent may hold a lock of the lane at the fork, and does not exist in the child.
+TEST(ForkTest, MetricsInAChild_AreRejected) {
+  const std::unique_ptr<Runtime> runtime = start();
+  EXPECT_TRUE(holds_in_child([&] {
+    const std::string text = text_thrown_by<InvalidArgument>([&] { runtime->world().metrics(); });
+    return text.find("forked child") != std::string::npos;
+  }));
+}
+
 }  // namespace kolo::test::fork_test

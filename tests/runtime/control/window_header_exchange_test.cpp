@@ -37,6 +37,7 @@ Header header_of(int rank, std::uint64_t exchange) {
   header.has_expired = number % 5 == 0;
   header.has_stalled = number % 7 == 0;
   if (number % 11 == 0) header.shutdown_rank = rank;
+  if (number % 13 == 0) header.thrower_rank = rank;
   if (number % 2 == 0) header.joined.set(rank);
   header.own.set(number % 320);
   header.ready = header.own;

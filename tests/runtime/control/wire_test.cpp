@@ -113,6 +113,7 @@ std::vector<Sample> header_exchange_samples() {
   flags.has_unknown = flags.has_expired = flags.has_stalled = true;
   flags.joined = make_bits(300, 7);
   flags.shutdown_rank = 1023;
+  flags.thrower_rank = 511;
   const Header wide = make_header(make_bits(5000, 1), make_bits(5000, 7));
   const Header widest = make_header(make_bits(Header::kMaxBits, 63), {});
   const auto message = [](HeaderExchangeMessage content) {

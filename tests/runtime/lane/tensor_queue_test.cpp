@@ -51,7 +51,7 @@ TEST(TensorQueueTest, Take_ReturnsSubmissionsInOrderOnce) {
   const TensorQueue::Taken taken = queue.take();
   EXPECT_EQ(names_of(taken), (std::vector<std::string>{"b", "a"}));
   EXPECT_EQ(taken.awaited, std::vector{first->use});
-  EXPECT_FALSE(taken.is_leaving);
+  EXPECT_FALSE(taken.leaving);
   EXPECT_EQ(names_of(queue.take()), std::vector<std::string>{});
   EXPECT_EQ(queue.in_flight(), 2) << "until they are released";
 }
@@ -102,9 +102,9 @@ TEST(TensorQueueTest, AutomaticNames_CountPerKindAndAnewAfterAJoin) {
 
 TEST(TensorQueueTest, Leaving_StaysSet) {
   TensorQueue queue("world");
-  queue.leave();
-  EXPECT_TRUE(queue.take().is_leaving);
-  EXPECT_TRUE(queue.take().is_leaving);
+  queue.leave(Leaving::ByException);
+  EXPECT_EQ(queue.take().leaving, Leaving::ByException);
+  EXPECT_EQ(queue.take().leaving, Leaving::ByException);
 }
 
 TEST(TensorQueueTest, Stop_RejectsSubmissionsWithItsReason) {

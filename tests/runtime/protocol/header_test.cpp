@@ -15,6 +15,7 @@ std::vector<Header> three_headers() {
   headers[0].ready.set(1);
   headers[0].has_unknown = true;
   headers[0].shutdown_rank = 0;
+  headers[1].thrower_rank = 1;
   headers[1].own.set(1);
   headers[1].own.set(90);
   headers[1].ready = headers[1].own;
@@ -49,6 +50,7 @@ TEST(HeaderTest, Merge_UnitesOwnAndIntersectsReady) {
   joined.set(2);
   EXPECT_EQ(merged.joined, joined);
   EXPECT_EQ(merged.shutdown_rank, 0);
+  EXPECT_EQ(merged.thrower_rank, 1);
 }
 
 TEST(HeaderTest, Merge_IsAssociativeAndCommutative) {

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <unistd.h>
+
+namespace kolo::test {
+
+/// What this process holds.
+struct Resources {
+  std::int64_t resident_bytes = 0;
+  std::int64_t mappings = 0;
+  std::int64_t shared_mappings = 0;  ///< those of /dev/shm
+  std::int64_t descriptors = 0;
+  std::int64_t threads = 0;
+
+  static Resources now() {
+    Resources resources;
+    std::ifstream statm("/proc/self/statm");
+    std::int64_t total = 0;
+    statm >> total >> resources.resident_bytes;
+    resources.resident_bytes *= ::sysconf(_SC_PAGESIZE);
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      ++resources.mappings;
+      if (line.find(" /dev/shm/") != std::string::npos) ++resources.shared_mappings;
+    }
+    resources.descriptors = entries_of("/proc/self/fd");
+    resources.threads = entries_of("/proc/self/task");
+    return resources;
+  }
+
+  void print(const char* what, std::int64_t cycles, int rank) const {
+    std::printf("%8lld %s: %10.1f KiB, %lld mappings, %lld descriptors, %lld threads on rank %d\n",
+                static_cast<long long>(cycles), what, static_cast<double>(resident_bytes) / 1024.0,
+                static_cast<long long>(mappings), static_cast<long long>(descriptors),
+                static_cast<long long>(threads), rank);
+  }
+
+ private:
+  static std::int64_t entries_of(const char* folder) {
+    using Entries = std::filesystem::directory_iterator;
+    return std::distance(Entries(folder), Entries());
+  }
+};
+
+/// Repeats `cycle` and prints every tenth what the process holds. True if the second half has added
+/// nothing: in the first, pages are touched for the first time, and allocators open their arenas.
+template <class Cycle>
+bool is_flat(const char* what, std::int64_t cycles, int rank, Cycle cycle) {
+  constexpr std::int64_t kBytesACycle = 64;
+  constexpr std::int64_t kNoiseBytes = 512 << 10;
+  constexpr std::int64_t kNoiseMappings = 8;  // of the allocator's arenas
+  Resources at_half;
+  Resources last;
+  for (int tenth = 1; tenth <= 10; ++tenth) {
+    for (std::int64_t i = 0; i < cycles / 10; ++i) cycle();
+    last = Resources::now();
+    last.print(what, cycles / 10 * tenth, rank);
+    if (tenth == 5) at_half = last;
+  }
+  return last.resident_bytes - at_half.resident_bytes <= kBytesACycle * cycles / 2 + kNoiseBytes &&
+         last.mappings - at_half.mappings <= kNoiseMappings &&
+         last.shared_mappings <= at_half.shared_mappings &&
+         last.descriptors <= at_half.descriptors && last.threads <= at_half.threads;
+}
+
+}  // namespace kolo::test
