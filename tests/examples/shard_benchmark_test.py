@@ -97,6 +97,14 @@ class ShardBenchmark(unittest.TestCase):
                                    2 if mode["shard"] == "full" else 4, delta=0.04)
             self.assertAlmostEqual(mode["bytes_sent_ratio"], 1, delta=0.01)
 
+    def test_messages_are_no_more_than_they_must_be(self):
+        """In shared memory algorithms count what they say they move; messages are counted."""
+        model, = run(3, "--model", "gpt-medium", "--rounds", "1", "--warmup", "1",
+                     KOLO_SHARED_MEMORY="off")
+        for mode in model["modes"]:
+            with self.subTest(mode["shard"]):
+                self.assertAlmostEqual(mode["bytes_sent_ratio"], 1, delta=0.01)
+
     def test_saving_is_timed_and_leaves_the_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:
             report = run(2, "--checkpoint", folder, "--shard", "full", "--rounds", "1")

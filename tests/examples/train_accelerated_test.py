@@ -53,7 +53,10 @@ class TrainAccelerated(unittest.TestCase):
 
     def test_all_ranks_stop_early(self):
         output = self.train(2, "short", "--epochs", "5", "--stop-at", "50")
-        self.assertLess(output.count("accuracy"), 5, output)
+        accuracies = [float(each) for each in re.findall(r"accuracy (\S+) %", output)]
+        self.assertIn(len(accuracies), range(1, 5), output)
+        self.assertGreaterEqual(accuracies[-1], 50, output)
+        self.assertTrue(all(each < 50 for each in accuracies[:-1]), output)
 
 
 cases.main()

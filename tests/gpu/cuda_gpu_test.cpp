@@ -38,14 +38,17 @@ TEST_F(CudaGpuTest, TimersMeasureTheWorkBetweenThem) {
   constexpr std::size_t kBytes = std::size_t{1} << 28;
   const auto memory = gpu_->allocate(kBytes);
   const auto first = gpu_->make_timer();
+  const auto middle = gpu_->make_timer();
   const auto last = gpu_->make_timer();
-  gpu_->record(first.get(), stream_.get());
-  gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 1), stream_.get());
-  gpu_->record(last.get(), stream_.get());
+  for (const auto& timer : {first, middle, last}) {
+    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 1), stream_.get());
+    gpu_->record(timer.get(), stream_.get());
+  }
   synchronize();
-  const double seconds = gpu_->seconds_between(first.get(), last.get());
-  EXPECT_GT(seconds, 1e-6);  // 256 MiB take more than a microsecond and less than a second
-  EXPECT_LT(seconds, 1.0);
+  const double half = gpu_->seconds_between(first.get(), middle.get());
+  const double whole = gpu_->seconds_between(first.get(), last.get());
+  EXPECT_GT(half, 0.0);
+  EXPECT_NEAR(whole, half + gpu_->seconds_between(middle.get(), last.get()), 1e-6 * whole + 2e-6);
 }
 
 TEST_F(CudaGpuTest, MarksNeedNoProfiler) {

@@ -1,5 +1,7 @@
 // Runs the contract suites on every listed algorithm that needs no native collectives.
 
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,6 +40,19 @@ INSTANTIATE_TEST_SUITE_P(BuiltIn, BroadcastContract,
                          contract_cases(built_in(Collective::Broadcast)), name_contract_case);
 INSTANTIATE_TEST_SUITE_P(BuiltIn, AllToAllContract, contract_cases(built_in(Collective::AllToAll)),
                          name_contract_case);
+
+/// Written out, since an algorithm's own word decides how exactly tests compare.
+TEST(RankOrderTest, TheseAlgorithms_SumInRankOrder) {
+  std::set<std::string> ordered;
+  for (const Algorithm& algorithm : ops::Registry().algorithms()) {
+    if (!algorithm.rank_ordered) continue;
+    ordered.insert(std::string(name_of(algorithm.collective)) + " " + std::string(algorithm.name));
+  }
+  EXPECT_EQ(ordered,
+            (std::set<std::string>{"allreduce direct", "allreduce window", "allreduce window_small",
+                                   "allreduce zero_copy", "reduce_scatter direct",
+                                   "reduce_scatter window", "reduce_scatter zero_copy"}));
+}
 
 std::vector<Algorithm> one(Collective collective, std::string_view name) {
   return {ops::Registry().find(collective, name)};

@@ -87,7 +87,7 @@ std::vector<KernelCase> kernels_of(bool (*is_wanted)(DType)) {
   for (const std::int64_t target : test::supported_simd_targets()) {
     for (const DType dtype : test::kAllDTypes) {
       for (const ReduceOp op : test::kAllOps) {
-        if (is_wanted(dtype) && is_combinable(dtype, op)) cases.emplace_back(target, dtype, op);
+        if (is_wanted(dtype) && test::is_defined(dtype, op)) cases.emplace_back(target, dtype, op);
       }
     }
   }

@@ -45,7 +45,7 @@ double run_plan(DType dtype, ReduceOp op, double prescale, double postscale, boo
 TEST(ReductionPlanTest, OtherOperations_RunAsTheyAre) {
   for (const DType dtype : test::kAllDTypes) {
     for (const ReduceOp op : test::kAllOps) {
-      if (!is_combinable(dtype, op)) continue;
+      if (!test::is_defined(dtype, op)) continue;
       const ReductionPlan expected{dtype, {op, 0.5, 3.0}, 1};
       EXPECT_EQ(plan_reduction(dtype, op, 0.5, 3.0, true, 4), expected);
       EXPECT_EQ(plan_reduction(dtype, op, 0.5, 3.0, false, 4), expected);

@@ -109,18 +109,6 @@ TEST_P(TimeoutTest, StallOnAProcessSet_NamesWorldRanks) {
   expect_contains(text, "rank 2 did not submit it yet");
 }
 
-TEST_P(TimeoutTest, StallReportsSwitchedOff_NothingIsLogged) {
-  Setting setting = GetParam();
-  setting.config.stall_warn = 0ns;
-  setting.config.log_level = "warn";
-  testing::internal::CaptureStderr();
-  run_runtimes(setting, [&](Runtime& runtime) {
-    if (runtime.rank() == 1) std::this_thread::sleep_for(150ms);
-    expect_sum_works(runtime, "slow one");
-  });
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-}
-
 TEST_P(TimeoutTest, ShutdownElsewhere_EndsPendingWork) {
   for (const int leaving : {0, 2}) {
     run_runtimes(GetParam(), [&](Runtime& runtime) {

@@ -134,7 +134,7 @@ void expect_survivors_recover(int victim, const Fault& death) {
 TEST(LossAtAnyMessageTest, LostDataMessage_LeavesTheRightValueOrAnError) {
   for (std::uint64_t skip = 0; skip < 40; skip += 3) {
     SCOPED_TRACE("message " + std::to_string(skip));
-    const int victim = static_cast<int>(skip % 3);
+    const int victim = static_cast<int>(skip / 3 % 3);
     expect_survivors_recover(victim,
                              {.kind = Fault::Kind::Die, .channel = kDataChannel, .skip = skip});
   }
@@ -154,7 +154,8 @@ TEST(LossAtAnyMessageTest, LostControlMessage_LeavesTheRightValueOrAnError) {
 /// A rank that has left is still waiting for the others, which may die meanwhile.
 TEST(LossAtShutdownTest, DeathAtAnyMoment_EndsTheShutdownOfOthers) {
   Config config = test_config();
-  config.lost_after = 60s;
+  config.timeout = config.lost_after =
+      24h;  // who waits for the dead runs into the limit of the test
   std::atomic<bool> is_dead{true};
   for (std::uint64_t skip = 0; is_dead; ++skip) {
     SCOPED_TRACE("message " + std::to_string(skip));
@@ -173,9 +174,7 @@ TEST(LossAtShutdownTest, DeathAtAnyMoment_EndsTheShutdownOfOthers) {
                                     is_dead = true;
                                   });
                 Runtime runtime(options_in(faulty, config));
-                const auto begin = std::chrono::steady_clock::now();
                 runtime.shutdown();
-                EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
                 world.die();  // ends the wait of the victim, which receives nothing
               },
               {.has_shared_memory = false});

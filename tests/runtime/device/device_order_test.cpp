@@ -123,8 +123,8 @@ TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
 TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
   for (const std::vector<int>& lost_ranks : {std::vector<int>{0, 3}, {1, 2}}) {
     Config config = test_config();
-    config.lost_after = 60s;
-    const auto begin = std::chrono::steady_clock::now();
+    config.timeout = config.lost_after =
+        24h;  // who waits for a rank runs into the limit of the test
     run_ranks(4,
               [&](FakeWorld& world) {
                 FakeTensorPlace place(world.hub(), world.topology().rank,
@@ -145,7 +145,6 @@ TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
                 tensor_place = nullptr;
               },
               {.gpus_per_rank = 1});
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s) << "somebody waited for a rank";
   }
 }
 

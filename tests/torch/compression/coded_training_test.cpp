@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -22,12 +23,17 @@ class CodedTrainingTest : public CompressionTest {};
 INSTANTIATE_TEST_SUITE_P(, CodedTrainingTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
+/// The bounds are about twice what is measured. Without feedback, or with a part of it, the loss is
+/// 1.07 to 8 times as large; int8 alone hardly needs it.
 TEST_P(CodedTrainingTest, ErrorFeedback_TrainsAsWithoutACodec) {
   const double plain = trained_loss({.shard = GetParam()});
-  for (const Compression& compression : {Compression::int8(), Compression::one_bit(),
-                                         Compression::top_k(0.1), Compression::random_k(0.2)}) {
+  const std::pair<Compression, double> bounds[] = {{Compression::int8(), 1e-3},
+                                                   {Compression::one_bit(), 0.06},
+                                                   {Compression::top_k(0.1), 0.025},
+                                                   {Compression::random_k(0.2), 0.05}};
+  for (const auto& [compression, bound] : bounds) {
     const double coded = trained_loss({.compression = compression, .shard = GetParam()});
-    EXPECT_LT(coded, 1.25 * plain) << compression.name();
+    EXPECT_NEAR(coded / plain, 1.0, bound) << compression.name();
   }
   const double lossy = trained_loss(
       {.compression = Compression::top_k(0.02), .error_feedback = false, .shard = GetParam()});

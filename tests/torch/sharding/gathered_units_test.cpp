@@ -12,6 +12,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"
@@ -19,6 +20,8 @@
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::gathered_units_test {
+
+const AlsoIn also_in({"messages", "nodes"});
 
 using namespace layer_units;
 
@@ -100,6 +103,25 @@ TEST_F(GatheredUnitsTest, UnitsGatheredAhead_AreTwoAtMostToo) {
     optimizer.step();
   }
   EXPECT_LE(most, 2U);
+}
+
+/// From the second step on, a unit has its memory before an operator uses it.
+TEST_F(GatheredUnitsTest, NextUnit_IsGatheredAhead) {
+  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
+  Layers model;
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
+  for (int step = 0; step < 3; ++step) {
+    std::size_t ahead = 0;
+    at::Tensor values = input(rank(), step);
+    for (std::size_t i = 0; i < kLayers; ++i) {
+      values = torch::tanh(model->layers[i](values));
+      if (i + 1 < kLayers && is_in_memory(model->layers[i + 1]->weight)) ++ahead;
+    }
+    EXPECT_EQ(ahead, step == 0 ? 0 : kLayers - 1) << "step " << step;
+    values.sum().backward();
+    optimizer.step();
+  }
 }
 
 TEST_F(GatheredUnitsTest, OrderOfUse_MayChange) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <torch/torch.h>
@@ -69,11 +70,11 @@ struct MasterTraining {
 };
 
 /// The same without Kolo: every rank computes the gradients of all ranks.
-inline at::Tensor train_masters_alone(int ranks, int steps) {
-  torch::nn::Sequential model = make_mlp(torch::kBFloat16);
+inline void train_masters_alone(torch::nn::Sequential& model, int ranks, int steps,
+                                const std::function<at::Tensor(const at::Tensor& rows)>& loss) {
   Parameters masters;
   for (const at::Tensor& parameter : model->parameters()) {
-    masters.push_back(parameter.detach().to(torch::kFloat).set_requires_grad(true));
+    masters.push_back(parameter.detach().clone().to(torch::kFloat).set_requires_grad(true));
     masters.back().mutable_grad() = torch::zeros_like(masters.back());
   }
   const auto optimizer = adamw()(masters);
@@ -84,7 +85,7 @@ inline at::Tensor train_masters_alone(int ranks, int steps) {
       model->zero_grad();
       {
         const at::AutoGradMode grad(true);
-        loss_of(model, batch_rows(step, kRows * rank, kRows, kWidth, torch::kBFloat16)).backward();
+        loss(batch_rows(step, kRows * rank, kRows, kWidth, torch::kBFloat16)).backward();
       }
       for (std::size_t i = 0; i < masters.size(); ++i) {
         masters[i].mutable_grad() += model->parameters()[i].grad().to(torch::kFloat) / ranks;
@@ -95,7 +96,6 @@ inline at::Tensor train_masters_alone(int ranks, int steps) {
       model->parameters()[i].copy_(masters[i].detach());
     }
   }
-  return flat(*model);
 }
 
 }  // namespace kolo::test::precision_test

@@ -10,11 +10,14 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "kolo/torch/model_dtype.hpp"
+#include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
 #include "torch/sharding/master_training.hpp"
 #include "torch/small_training.hpp"
 
 namespace kolo::test::precision_test {
+
+const AlsoIn also_in({"alone", "uneven", "messages", "nodes"});
 
 class PrecisionTest : public ShardedOptimizerTest {};
 
@@ -33,7 +36,10 @@ TEST_F(PrecisionTest, Masters_KeepWhatParametersRoundAway) {
 
 TEST_F(PrecisionTest, Masters_TrainAsOnOneProcess) {
   constexpr int kSteps = 12;
-  const at::Tensor alone = train_masters_alone(runtime_.size(), kSteps);
+  torch::nn::Sequential model = make_mlp(torch::kBFloat16);
+  train_masters_alone(model, runtime_.size(), kSteps,
+                      [&](const at::Tensor& rows) { return loss_of(model, rows); });
+  const at::Tensor alone = flat(*model);
   for (const Shard mode : sharded_modes()) {
     MasterTraining training(with(mode));
     training.run(0, kSteps);
@@ -177,31 +183,46 @@ torch::nn::Sequential make_mixed_model() {
   return model;
 }
 
-TEST_F(PrecisionTest, KeptModules_TrainBesideConvertedOnes) {
-  at::Tensor first;
+at::Tensor mixed_loss(torch::nn::Sequential& model, const at::Tensor& rows) {
+  return model->forward(rows).to(torch::kFloat).pow(2).mean();
+}
+
+at::Tensor flat_floats(torch::nn::Module& model) {
+  Parameters parts;
+  for (const at::Tensor& parameter : model.parameters()) {
+    parts.push_back(parameter.detach().to(torch::kFloat).flatten());
+  }
+  return torch::cat(parts);
+}
+
+TEST_F(PrecisionTest, KeptModules_TrainBesideConvertedOnes_AsInOneProcess) {
+  constexpr int kSteps = 6;
+  torch::nn::Sequential alone = make_mixed_model();
+  const at::Tensor untrained = flat_floats(*alone);
+  train_masters_alone(alone, runtime_.size(), kSteps,
+                      [&](const at::Tensor& rows) { return mixed_loss(alone, rows); });
+  const at::Tensor expected = flat_floats(*alone);
+  ASSERT_GT(largest_difference(expected, untrained), 4e-3);
   for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mixed_model();
     const auto inner = adamw()(model->parameters());
     DistributedOptimizer::Options options = with(mode);
     options.master_weights = true;
     DistributedOptimizer optimizer(*inner, *model, options);
-    for (int step = 0; step < 6; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
-      const at::Tensor rows =
-          batch_rows(step, kRows * runtime_.rank(), kRows, kWidth, torch::kBFloat16);
-      model->forward(rows).to(torch::kFloat).pow(2).mean().backward();
+      mixed_loss(model, batch_rows(step, kRows * runtime_.rank(), kRows, kWidth, torch::kBFloat16))
+          .backward();
       optimizer.step();
     }
     EXPECT_EQ(model[0]->as<torch::nn::Linear>()->weight.scalar_type(), torch::kBFloat16);
     EXPECT_EQ(model[1]->as<torch::nn::LayerNorm>()->weight.scalar_type(), torch::kFloat);
     EXPECT_EQ(model[4]->as<torch::nn::BatchNorm1d>()->running_var.scalar_type(), torch::kFloat);
-    Parameters parts;
-    for (const at::Tensor& parameter : model->parameters()) {
-      parts.push_back(parameter.detach().to(torch::kFloat).flatten());
-    }
-    const at::Tensor trained = torch::cat(parts);
-    if (!first.defined()) first = trained;
-    EXPECT_LE(largest_difference(trained, first), is_rank_ordered() ? 0.0 : 0.01) << name_of(mode);
+    // As above, a parameter may be rounded differently.
+    const at::Tensor trained = flat_floats(*model);
+    EXPECT_LT(largest_difference(trained, expected), 4e-3) << name_of(mode);
+    EXPECT_GT(((trained - expected).abs() < 1e-5).to(torch::kFloat).mean().item<double>(), 0.95)
+        << name_of(mode);
   }
 }
 
