@@ -1,10 +1,9 @@
 // A program of MPI that runs Kolo on a communicator of its own.
 #include <iostream>
 
-#include <mpi.h>
-
 #include <kolo/collectives.hpp>
 #include <kolo/mpi.hpp>
+#include <mpi.h>
 
 int main(int argc, char** argv) {
   int level = 0;
