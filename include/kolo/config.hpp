@@ -50,6 +50,9 @@ struct Config {
   /// Reads the environment; unset variables keep their defaults.
   /// @throws InvalidArgument naming the variable, its value and the accepted form
   static Config from_environment();
+
+  /// @throws InvalidArgument naming the variable of a field that is out of its range
+  void validate() const;
 };
 
 /// One setting as text.

@@ -1,5 +1,6 @@
 #include "kolo/config.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
@@ -106,7 +107,7 @@ const std::array kSettings{
         "Larger: fewer, larger exchanges. Smaller: an unexpected order costs less time."},
     Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
             "How long a waiting caller spins before it yields, then sleeps. Larger: lower latency, "
-            "but a busy core. Ignored on nodes with more ranks than cores."},
+            "but a busy core. Ignored where ranks share cores."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
     Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
@@ -246,15 +247,36 @@ Config Config::from_environment() {
     const char* const text = std::getenv(std::string(setting.variable).c_str());
     if (text != nullptr) parse(setting, text, config);
   }
-  require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(config.log_level); });
-  if (config.launcher != "auto" && config.launcher != "mpi" && config.launcher != "none") {
-    throw InvalidArgument("KOLO_LAUNCHER='" + config.launcher + "': expected auto, mpi or none");
-  }
-  if (config.nccl_algo != "ring" && config.nccl_algo != "auto") {
-    throw InvalidArgument("KOLO_NCCL_ALGO='" + config.nccl_algo + "': expected ring or auto");
-  }
-  require_known("KOLO_SHARD", [&] { shard_named(config.shard); });
+  config.validate();
   return config;
+}
+
+void Config::validate() const {
+  for (const Setting& setting : kSettings) {
+    std::visit(
+        [&](auto member) {
+          const auto& value = this->*member;
+          using Value = std::decay_t<decltype(value)>;
+          if constexpr (std::is_same_v<Value, Duration>) {
+            require_in_range(setting, value_of(setting, *this), value.count());
+          } else if constexpr (std::is_same_v<Value, int>) {
+            require_in_range(setting, value_of(setting, *this), value);
+          } else if constexpr (std::is_same_v<Value, std::size_t>) {
+            constexpr auto kLargest = std::uint64_t{std::numeric_limits<std::int64_t>::max()};
+            require_in_range(setting, value_of(setting, *this),
+                             static_cast<std::int64_t>(std::min(value, kLargest)));
+          }
+        },
+        setting.field);
+  }
+  require_known("KOLO_LOG_LEVEL", [&] { parse_log_level(log_level); });
+  if (launcher != "auto" && launcher != "mpi" && launcher != "none") {
+    throw InvalidArgument("KOLO_LAUNCHER='" + launcher + "': expected auto, mpi or none");
+  }
+  if (nccl_algo != "ring" && nccl_algo != "auto") {
+    throw InvalidArgument("KOLO_NCCL_ALGO='" + nccl_algo + "': expected ring or auto");
+  }
+  require_known("KOLO_SHARD", [&] { shard_named(shard); });
 }
 
 std::vector<ConfigEntry> describe(const Config& config) {

@@ -29,14 +29,19 @@ class Variable {
   const char* name_;
 };
 
-std::string error_of(const char* name, const char* value) {
-  const Variable variable(name, value);
+template <class Call>
+std::string error_of(Call&& call) {
   try {
-    static_cast<void>(Config::from_environment());
+    call();
   } catch (const InvalidArgument& error) {
     return error.what();
   }
   return "accepted";
+}
+
+std::string error_of(const char* name, const char* value) {
+  const Variable variable(name, value);
+  return error_of([] { static_cast<void>(Config::from_environment()); });
 }
 
 ConfigEntry entry_of(const Config& config, const std::string& variable) {
@@ -125,6 +130,24 @@ TEST(ConfigTest, EveryVariable_SetsItsFieldOnly) {
     EXPECT_EQ(changed_fields(config), std::vector<std::string>{field}) << entry.variable;
     EXPECT_EQ(entry_of(config, entry.variable).value, value);
   }
+}
+
+TEST(ConfigTest, FieldsOutOfRange_AreRejectedLikeVariables) {
+  const auto error_with = [](auto field, auto value) -> std::string {
+    Config config;
+    config.*field = value;
+    return error_of([&] { config.validate(); });
+  };
+  EXPECT_EQ(error_with(&Config::tree_width, 0), "KOLO_TREE_WIDTH='0': expected 1 to 1048576");
+  EXPECT_EQ(error_with(&Config::tree_width, -1), "KOLO_TREE_WIDTH='-1': expected 1 to 1048576");
+  EXPECT_EQ(error_with(&Config::table_capacity, 8193),
+            "KOLO_TABLE_CAPACITY='8193': expected 1 to 8192");
+  EXPECT_EQ(error_with(&Config::spin, Config::Duration(-1)), "KOLO_SPIN='-1ns': expected 0s to 1s");
+  EXPECT_EQ(error_with(&Config::staging_bytes, std::size_t{4097}),
+            "KOLO_STAGING_BYTES='4097B': expected 4KB to 16GB, a multiple of 64");
+  EXPECT_NE(error_with(&Config::fusion_bytes, ~std::size_t{0}), "accepted");
+  EXPECT_NE(error_with(&Config::launcher, "mpirun"), "accepted");
+  EXPECT_EQ(error_with(&Config::timeout, Config::Duration(1min)), "accepted");
 }
 
 TEST(ConfigTest, LaunchersThatDoNotExist_AreRejected) {
