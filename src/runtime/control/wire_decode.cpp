@@ -114,6 +114,10 @@ class Unpacker {
       reject("with " + std::to_string(packed.size()) + " words of bits, expected at most " +
              std::to_string(Header::kMaxBits / 64));
     }
+    return words(packed);
+  }
+
+  Bits words(const flatbuffers::Vector<std::uint64_t>& packed) {
     Bits bits;
     std::size_t i = 0;
     for (const std::uint64_t word : numbers(packed)) bits.set_word(i++, word);
@@ -126,7 +130,7 @@ class Unpacker {
   }
 
   Bits joined(const flatbuffers::Vector<std::uint64_t>& packed) {
-    Bits ranks = bits(packed);
+    Bits ranks = words(packed);  // there may be more ranks than a table has bits
     ranks.for_each([&](int rank) { unpack_rank(rank, 0, size_); });
     return ranks;
   }

@@ -82,10 +82,11 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
                         " was not made: " + (is_member ? "" : "a member does not come, after ") +
                         "rank " + std::to_string(loss->rank) + " " + loss->how);
   };
-  const comm::NeededRanks members{
-      world_, ranks,
-      world == nullptr ? "Kolo started" : "process set " + parts.data.name + " was being made",
-      check};
+  const bool is_start = world == nullptr;
+  const Members members{
+      {world_, ranks,
+       is_start ? "Kolo started" : "process set " + parts.data.name + " was being made", check},
+      is_start ? config_.start_timeout : config_.timeout};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   find_gpus(parts, number);
   auto lane = std::make_shared<Lane>(std::move(parts), world_);
@@ -140,7 +141,7 @@ void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
   path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
 }
 
-void LaneFactory::share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members) {
+void LaneFactory::share_memory(Lane::Parts& parts, int number, const Members& members) {
   if (parts.data.nodes) {
     share_memory_inside_nodes(parts, number, members);
     return;
@@ -154,7 +155,7 @@ void LaneFactory::share_memory(Lane::Parts& parts, int number, const comm::Neede
 }
 
 void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number,
-                                            const comm::NeededRanks& members) {
+                                            const Members& members) {
   DataPath& path = parts.data;
   const auto rank = static_cast<std::size_t>(path.communicator->rank());
   std::vector<int> neighbours;
@@ -167,13 +168,12 @@ void LaneFactory::share_memory_inside_nodes(Lane::Parts& parts, int number,
   path.nodes->window = path.node_staging.get();
 }
 
-void LaneFactory::wait(Task task, const comm::NeededRanks& members) const {
-  comm::wait(std::move(task), Deadline::after(config_.timeout), members);
+void LaneFactory::wait(Task task, const Members& members) {
+  comm::wait(std::move(task), Deadline::after(members.timeout), members.ranks);
 }
 
 /// Whether `holds` is true on all ranks of `communicator`. Collective.
-bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator,
-                                 const comm::NeededRanks& members) {
+bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator, const Members& members) {
   const auto size = static_cast<std::size_t>(communicator.size());
   const std::byte own{holds};
   std::vector<std::byte> all(size);
@@ -186,7 +186,7 @@ bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator,
 /// default, throws InvalidArgument on all ranks instead.
 std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours,
                                                         Communicator& everybody,
-                                                        const comm::NeededRanks& members,
+                                                        const Members& members,
                                                         const char* purpose) {
   std::string problem = "ranks of another node have none";
   std::shared_ptr<SharedWindow> window =
@@ -202,8 +202,7 @@ std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours
 
 /// Null, on all ranks of `communicator`, if shared memory is not available.
 std::shared_ptr<SharedWindow> LaneFactory::make_window(Communicator& communicator,
-                                                       std::size_t bytes,
-                                                       const comm::NeededRanks& members,
+                                                       std::size_t bytes, const Members& members,
                                                        std::string& problem) {
   std::shared_ptr<SharedWindow> window;
   try {

@@ -26,9 +26,10 @@ class LaneFactory {
 
   /// Makes the lane of the process set `number`, a number that no other live set has, over the
   /// world ranks `ranks`: ascending, this rank among them. Collective over these ranks and
-  /// blocking. `world`: the world's lane, which knows of lost ranks; null for the world itself. Other
-  /// sets are returned once all members have made theirs. Throws InvalidArgument on all members; TimeoutError
-  /// after KOLO_TIMEOUT, PeerLostError, BackendError, std::system_error.
+  /// blocking. `world`: the world's lane, which knows of lost ranks; null for the world itself.
+  /// Other sets are returned once all members have made theirs. Throws InvalidArgument on all
+  /// members; TimeoutError after KOLO_TIMEOUT, for the world after KOLO_START_TIMEOUT;
+  /// PeerLostError, BackendError, std::system_error.
   std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks,
                              const std::shared_ptr<Lane>& world);
 
@@ -37,17 +38,23 @@ class LaneFactory {
   void close() noexcept;
 
  private:
+  /// The ranks of a lane that is being made, and how long each step waits for them.
+  struct Members {
+    comm::NeededRanks ranks;
+    std::chrono::nanoseconds timeout;
+  };
+
   /// For ranks that may never come: KOLO_LOST_AFTER, or its default where that is 0.
   std::chrono::nanoseconds longest_wait() const;
   void find_gpus(Lane::Parts& parts, int number);
-  void share_memory(Lane::Parts& parts, int number, const comm::NeededRanks& members);
-  void share_memory_inside_nodes(Lane::Parts& parts, int number, const comm::NeededRanks& members);
-  void wait(Task task, const comm::NeededRanks& members) const;
-  bool is_true_on_all(bool holds, Communicator& communicator, const comm::NeededRanks& members);
+  void share_memory(Lane::Parts& parts, int number, const Members& members);
+  void share_memory_inside_nodes(Lane::Parts& parts, int number, const Members& members);
+  static void wait(Task task, const Members& members);
+  bool is_true_on_all(bool holds, Communicator& communicator, const Members& members);
   std::shared_ptr<SharedWindow> make_window(Communicator& communicator, std::size_t bytes,
-                                            const comm::NeededRanks& members, std::string& problem);
+                                            const Members& members, std::string& problem);
   std::shared_ptr<SharedWindow> make_staging(Communicator& neighbours, Communicator& everybody,
-                                             const comm::NeededRanks& members, const char* purpose);
+                                             const Members& members, const char* purpose);
 
   comm::World& world_;
   const Config& config_;

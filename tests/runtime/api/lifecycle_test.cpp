@@ -1,4 +1,5 @@
 // The life cycle of a Runtime, from its configuration to its end.
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -49,6 +50,26 @@ TEST(RuntimeTest, Runtime_MayBeMadeAgain) {
               },
               {.nodes = nodes, .rendezvous = true});
   }
+}
+
+// How long operations may take does not limit the start.
+TEST(RuntimeTest, ShortTimeout_DoesNotEndTheStart) {
+  using namespace std::chrono_literals;
+  Setting setting{.size = 3, .network = {.longest_delay = 20ms, .seed = 3}};
+  setting.config.timeout = 1ms;
+  run_runtimes(setting, [](Runtime&) {});
+}
+
+TEST(RuntimeTest, FieldsOutOfRange_AreRejected) {
+  run_ranks(2, [](FakeWorld& world) {
+    for (const int width : {0, -1}) {
+      Config config = test_config();
+      config.tree_width = width;
+      const std::string text =
+          text_thrown_by<InvalidArgument>([&] { Runtime runtime(options_in(world, config)); });
+      expect_contains(text, "KOLO_TREE_WIDTH='" + std::to_string(width) + "': expected 1 to");
+    }
+  });
 }
 
 TEST(RuntimeTest, DifferentConfigurations_AreRejectedOnEveryRank) {

@@ -209,6 +209,14 @@ std::vector<Rejection> rejections() {
 INSTANTIATE_TEST_SUITE_P(Cases, WireRejectionTest, testing::ValuesIn(rejections()),
                          [](const auto& instance) { return instance.param.name; });
 
+// The bits of requests end at Header::kMaxBits; ranks do not.
+TEST(WireDecodeTest, JoinedRanksBeyondTheBitsOfRequests_AreDecoded) {
+  Header header;
+  for (const int rank : {3, Header::kMaxBits, 9999}) header.joined.set(rank);
+  const WireMessage message{HeaderExchangeMessage{HeaderUp{header}}};
+  EXPECT_EQ(decode(encode(message), 10000), message);
+}
+
 TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
   Header joined;
   for (const int rank : {0, 3}) joined.joined.set(rank);
