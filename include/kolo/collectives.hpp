@@ -48,6 +48,8 @@
 /// `keep_alive`, which Kolo then keeps until the process ends. Ranks that have not yet learned of
 /// the loss may still write to a SharedBuffer.
 ///
+/// Sums keep denormal numbers and round to nearest, whatever modes the program's threads have set.
+///
 /// The semantics are those of Horovod's operations of the same names.
 namespace kolo {
 

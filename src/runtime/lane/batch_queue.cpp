@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "base/usual_floats.hpp"
 #include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
@@ -22,6 +23,7 @@ BatchQueue::Step BatchQueue::advance(int polls) {
   Step step;
   if (batches_.empty()) return step;
   Progress progress = Progress::Done;
+  const UsualFloats floats;
   try {
     for (int chunks = 0; chunks < kChunksPerStep && polls > 0;) {
       progress = batches_.front().task.poll();
