@@ -13,6 +13,7 @@
 #include <mpi.h>
 
 #include "base/deadline.hpp"
+#include "comm/cores.hpp"
 #include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_check.hpp"
@@ -44,6 +45,14 @@ std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
   std::vector<std::string> names;
   for (auto name = all.begin(); name != all.end(); name += kLongest) names.emplace_back(&*name);
   return names;
+}
+
+std::vector<CoreSet> gather_cores(MPI_Comm world, int size) {
+  const CoreSet own = own_cores();
+  std::vector<CoreSet> all(static_cast<std::size_t>(size));
+  KOLO_MPI_TRY(
+      MPI_Allgather(own.data(), sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, world));
+  return all;
 }
 
 /// The lowest world rank that shares memory with this rank, possibly this rank itself.
@@ -117,6 +126,7 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
       rank, config.fake_nodes > 0 ? contiguous_nodes(size, config.fake_nodes) : machines);
   topology_.host_of_rank = gather_host_names(base, size);
   if (config.share_gpu) let_ranks_share_gpus(gather(base, size, usual_gpu(topology_.local_rank)));
+  topology_.shares_cores = shares_cores(gather_cores(base, size), machines, rank);
 
   // Processes on one machine can be watched if they share a PID namespace, even if they act as
   // different nodes.

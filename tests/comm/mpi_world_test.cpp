@@ -1,6 +1,7 @@
 #include "comm/mpi_world.hpp"
 
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <sched.h>
 #include <string>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
@@ -48,6 +50,20 @@ TEST(MpiWorldTest, RanksOfOneMachine_ShareANode) {
   EXPECT_TRUE(topology.is_single_node());
   EXPECT_EQ(topology.local_rank, rank());
   EXPECT_TRUE(world.dead_peers().empty());
+}
+
+// As by taskset, or by a launcher.
+TEST(MpiWorldTest, RanksBoundToOneCore_ShareIt) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  std::size_t first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(comm::MpiWorld(Config{}).topology().shares_cores, size() > 1);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 TEST(MpiWorldTest, FakeNodes_AreContiguousBlocks) {

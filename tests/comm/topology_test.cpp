@@ -1,14 +1,39 @@
 #include "comm/topology.hpp"
 
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "comm/cores.hpp"
 
 namespace kolo::comm::topology_test {
 
 TEST(TopologyTest, Nodes_AreNumberedByTheirLowestRank) {
   const Topology topology = Topology::from_nodes(0, {40, 7, 40, 7, 9});
   EXPECT_EQ(topology.node_of_rank, (std::vector<int>{0, 1, 0, 1, 2}));
+}
+
+// A machine of two cores and one of one, whoever binds the ranks.
+TEST(CoresTest, AreSharedByMoreRanksThanThereAre) {
+  const CoreSet first{0b01};
+  const CoreSet second{0b10};
+  const CoreSet both{0b11};
+  const auto shared_by = [](const std::vector<CoreSet>& cores, const std::vector<int>& machines) {
+    std::string ranks;
+    for (int rank = 0; rank < static_cast<int>(cores.size()); ++rank) {
+      if (shares_cores(cores, machines, rank)) ranks += std::to_string(rank);
+    }
+    return ranks;
+  };
+  EXPECT_EQ(shared_by({both, both}, {0, 0}), "");  // not bound
+  EXPECT_EQ(shared_by({both, both, both}, {0, 0, 0}), "012");
+  EXPECT_EQ(shared_by({first, second}, {0, 0}), "");   // bound to one each
+  EXPECT_EQ(shared_by({first, first}, {0, 0}), "01");  // bound to the same one
+  EXPECT_EQ(shared_by({first, first, second}, {0, 0, 0}), "01");
+  EXPECT_EQ(shared_by({first, first, second}, {0, 1, 0}), "");
+  EXPECT_EQ(shared_by({first, both, both}, {0, 0, 0}), "12");
+  EXPECT_EQ(shared_by({own_cores()}, {0}), "");
 }
 
 TEST(TopologyTest, UnevenInterleavedNodes_HaveLocalAndCrossRanks) {

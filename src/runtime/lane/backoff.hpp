@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
-#include <unistd.h>
 #include <utility>
 
 #include "comm/topology.hpp"
@@ -11,11 +10,9 @@
 
 namespace kolo::runtime {
 
-/// How long callers spin on this node; zero if ranks share cores: a spinning caller blocks
-/// the very rank it waits for.
+/// How long callers of this rank spin.
 inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
-  const int ranks = config.fake_nodes > 0 ? topology.size : topology.local_size;
-  return ranks > ::sysconf(_SC_NPROCESSORS_ONLN) ? std::chrono::nanoseconds{0} : config.spin;
+  return topology.shares_cores ? std::chrono::nanoseconds{0} : config.spin;
 }
 
 /// Polling with increasing pauses, for events that cannot wake the thread: it spins for a few

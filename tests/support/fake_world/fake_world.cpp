@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/cores.hpp"
 #include "comm/message_bounds.hpp"
 #include "kolo/error.hpp"
 #include "support/fake_world/fake_network.hpp"
@@ -180,6 +181,9 @@ FakeWorld::FakeWorld(std::shared_ptr<FakeNetwork> network, int rank)
     : network_(std::move(network)),
       topology_(comm::Topology::from_nodes(
           rank, comm::contiguous_nodes(network_->size(), network_->options().nodes))) {
+  const std::vector<comm::CoreSet> cores(static_cast<std::size_t>(topology_.size),
+                                         comm::own_cores());
+  topology_.shares_cores = comm::shares_cores(cores, std::vector<int>(cores.size()), rank);
   if (!hub()) return;
   gpus_ = std::make_unique<FakeGpus>(hub(), rank,
                                      network_->options().gpus_per_rank * topology_.local_size);
