@@ -35,7 +35,15 @@ History::Composition History::intern(const std::vector<int>& bits) {
     free_.pop_back();
     compositions_[static_cast<std::size_t>(place->second)] = std::move(known);
   }
+  index_by_bit(place->second);
   return place->second;
+}
+
+void History::index_by_bit(Composition composition) {
+  const std::vector<int>& bits = bits_of(composition);
+  const std::size_t needed = static_cast<std::size_t>(bits.back()) + 1;
+  if (by_bit_.size() < needed) by_bit_.resize(needed);
+  for (const int bit : bits) by_bit_[static_cast<std::size_t>(bit)].push_back(composition);
 }
 
 History::Index::iterator History::drop(Index::iterator place) {
@@ -63,6 +71,7 @@ void History::append(Composition composition) {
   if (ends_round) begin_round();
   const bool has_dropped = batches_.size() < remembered;
   rounds_.back().set |= set;
+  compositions_[static_cast<std::size_t>(composition)].has_run = true;
   batches_.append(static_cast<std::uint32_t>(composition));
   if (model_ == kNoRound || !was_predicted || ends_round != follows_model) {
     find_model();
@@ -107,6 +116,8 @@ void History::drop_unused() {
   for (auto it = index_.begin(); it != index_.end();) {
     it = is_used[static_cast<std::size_t>(it->second)] ? std::next(it) : drop(it);
   }
+  by_bit_.clear();
+  for (const auto& [bits, composition] : index_) index_by_bit(composition);
 }
 
 void History::find_model() {
@@ -168,17 +179,20 @@ History::Composition History::rest_of_model() {
   return kNone;
 }
 
+/// Costs nothing for requests that have run once at most, of which a program may make any number.
 void History::forget(int bit) {
-  for (auto it = index_.begin(); it != index_.end();) {
-    if (!set_of(it->second).test(bit)) {
-      ++it;
-      continue;
-    }
-    batches_.replace(static_cast<std::uint32_t>(it->second), kForgotten);
-    it = drop(it);
+  const auto index = static_cast<std::size_t>(bit);
+  if (index >= by_bit_.size()) return;
+  bool was_remembered = false;
+  for (const Composition composition : std::exchange(by_bit_[index], {})) {
+    const Known& known = compositions_[static_cast<std::size_t>(composition)];
+    if (!known.set.test(bit)) continue;
+    if (known.has_run) batches_.replace(static_cast<std::uint32_t>(composition), kForgotten);
+    was_remembered |= known.has_run;
+    drop(index_.find(known.bits));
   }
+  if (!was_remembered) return;
   for (Round& round : rounds_) round.set.reset(bit);
-  if (rounds_.empty()) return;
   take_model(model_);
   update_prediction();
 }

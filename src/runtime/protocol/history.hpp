@@ -58,6 +58,7 @@ class History {
   struct Known {
     std::vector<int> bits;
     Bits set;
+    bool has_run = false;  ///< it may be in the history
   };
   struct Round {
     std::size_t begin = 0;  // of its batches; they end where the next round's begin
@@ -66,6 +67,7 @@ class History {
   using Index = std::map<std::vector<int>, Composition>;  // ordered: ranges by lowest bit
   static constexpr std::size_t kNoRound = static_cast<std::size_t>(-1);
 
+  void index_by_bit(Composition composition);
   Index::iterator drop(Index::iterator place);
   bool is_complete() const;
   void begin_round();
@@ -80,7 +82,8 @@ class History {
   std::vector<Known> compositions_;
   std::vector<Composition> free_;  // unused indices
   Index index_;
-  Recurrence batches_;            // compositions that ran, or kForgotten
+  std::vector<std::vector<Composition>> by_bit_;  // those with each bit; some have been dropped
+  Recurrence batches_;                            // compositions that ran, or kForgotten
   Recurrence ends_;               // digests of the sets of all rounds but the current one
   std::vector<Round> rounds_;     // oldest first; the last one is the current round
   std::size_t model_ = kNoRound;  // the earlier round that the current one should repeat

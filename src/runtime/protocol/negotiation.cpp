@@ -103,16 +103,18 @@ struct Candidate {
   bool is_complete;  // every rank has it pending or has joined: it will run next
 };
 
-/// The bits of requests that are pending nowhere, least recently run first.
-std::vector<int> idle_bits(const Report& report, const RequestTable& table) {
+/// The bits of `count` requests that are pending nowhere, or of all there are, least recently run
+/// first.
+std::vector<int> idle_bits(const Report& report, const RequestTable& table, std::size_t count) {
   Bits pending;
   for (const auto& item : report.items) {
     if (!item.request) pending.set(item.bit);
   }
   std::vector<int> idle;
-  (table.all() - pending).for_each([&](int bit) { idle.push_back(bit); });
-  std::sort(idle.begin(), idle.end(),
-            [&](int a, int b) { return table.last_run(a) < table.last_run(b); });
+  for (const int bit : table.by_last_run()) {
+    if (idle.size() == count) break;
+    if (!pending.test(bit)) idle.push_back(bit);
+  }
   return idle;
 }
 
@@ -123,8 +125,7 @@ std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unkn
                            const TableLimits& limits) {
   const std::size_t capacity = std::min(limits.capacity, limits.bits);
   if (table.size() + unknown <= capacity) return {};
-  std::vector<int> evicted = idle_bits(report, table);
-  evicted.resize(std::min(evicted.size(), table.size() + unknown - capacity));
+  std::vector<int> evicted = idle_bits(report, table, table.size() + unknown - capacity);
   std::size_t room = limits.bits - (table.size() - evicted.size());
   for (const Candidate& candidate : known) {
     if (room >= complete) break;

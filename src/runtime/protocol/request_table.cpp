@@ -15,7 +15,8 @@ void RequestTable::add(int bit, const Request& request) {
   if (static_cast<std::size_t>(bit) >= entries_.size()) {
     entries_.resize(static_cast<std::size_t>(bit) + 1);
   }
-  entry(bit) = {std::make_shared<const Request>(request), ++clock_};
+  entry(bit) = {std::make_shared<const Request>(request),
+                by_last_run_.insert(by_last_run_.end(), bit)};
   std::vector<int>& bits = bits_of_name_[request.name];
   bits.push_back(bit);
   update_ambiguous(bits);
@@ -29,6 +30,7 @@ void RequestTable::remove(int bit) {
   ambiguous_.reset(bit);
   update_ambiguous(found->second);
   if (found->second.empty()) bits_of_name_.erase(found);
+  by_last_run_.erase(entry(bit).place);
   entry(bit) = {};
   all_.reset(bit);
   --size_;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,26 +33,32 @@ class RequestTable {
   /// The lowest free bit that is at least `from`.
   int free_bit(int from) const;
 
-  /// The request has run: the table evicts the least recently run first.
-  void touch(int bit) { entry(bit).last_run = ++clock_; }
-  std::uint64_t last_run(int bit) const { return entry(bit).last_run; }
+  /// The request has run.
+  void touch(int bit) {
+    entry(bit).has_run = true;
+    by_last_run_.splice(by_last_run_.end(), by_last_run_, entry(bit).place);
+  }
+  bool has_run(int bit) const { return entry(bit).has_run; }
+  /// The bits by the last run, or addition, the least recent first: the order of evictions.
+  const std::list<int>& by_last_run() const { return by_last_run_; }
 
  private:
   void update_ambiguous(const std::vector<int>& bits_of_one_name);
 
   struct Entry {
     std::shared_ptr<const Request> request;
-    std::uint64_t last_run = 0;
+    std::list<int>::iterator place;  // in by_last_run_
+    bool has_run = false;
   };
   const Entry& entry(int bit) const { return entries_[static_cast<std::size_t>(bit)]; }
   Entry& entry(int bit) { return entries_[static_cast<std::size_t>(bit)]; }
 
   std::vector<Entry> entries_;
+  std::list<int> by_last_run_;
   std::unordered_map<std::string, std::vector<int>> bits_of_name_;
   Bits all_;
   Bits ambiguous_;
   std::size_t size_ = 0;
-  std::uint64_t clock_ = 0;
 };
 
 }  // namespace kolo::runtime
