@@ -26,8 +26,7 @@ class [[nodiscard]] Handle {
   Handle& operator=(const Handle&) = delete;
   ~Handle() = default;
 
-  /// Tests without blocking. If only the calling thread may call MPI (MPI_THREAD_FUNNELED), it
-  /// makes progress.
+  /// Tests without blocking, and makes a little progress if the operation has not ended.
   ///
   /// @return true once the operation has ended, successfully or not; on a GPU, once it has been
   ///         launched

@@ -19,21 +19,17 @@ runtime::Operation& Handle::operation() const {
   return *operation_;
 }
 
-bool Handle::is_ready() const {
-  const runtime::Operation& operation = this->operation();
-  lane_->progress_if_funneled();
-  return operation.is_done.load(std::memory_order_acquire);
-}
+bool Handle::is_ready() const { return lane_->poll(operation()); }
 
 void Handle::wait() {
-  const runtime::Operation& operation = this->operation();
+  runtime::Operation& operation = this->operation();
   lane_->wait(operation, runtime::Operation::Clock::time_point::max());
   if (operation.error) std::rethrow_exception(operation.error);
   lane_->order_after(operation);
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
-  const runtime::Operation& operation = this->operation();
+  runtime::Operation& operation = this->operation();
   if (!lane_->wait(operation, Deadline::after(duration).point())) return false;
   if (operation.error) std::rethrow_exception(operation.error);
   lane_->order_after(operation);

@@ -77,7 +77,8 @@ struct Operation {
   std::vector<BufferMemory> buffers;  ///< that contain its tensor
   std::shared_ptr<void> keep_alive;   ///< owns all other memory above that needs an owner
 
-  Clock::time_point started{};  ///< when its data began to move
+  std::atomic<bool> is_awaited{false};  ///< the lane knows that a caller waits for it
+  Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};
   std::exception_ptr error;
   std::atomic<bool> is_done{false};

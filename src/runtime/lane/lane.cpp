@@ -1,5 +1,6 @@
 #include "runtime/lane/lane.hpp"
 
+#include <thread>
 #include <utility>
 
 #include "base/current_exception.hpp"
@@ -131,7 +132,29 @@ class Lane::Waiter {
   Lane& lane_;
 };
 
-bool Lane::wait(const Operation& operation, Clock::time_point until) {
+void Lane::announce_wait(Operation& operation) {
+  if (!operation.is_awaited.exchange(true)) queue_.await(operation.use);
+}
+
+int Lane::polls_per_step() const {
+  return spin_.count() > 0 ? kPollsOnOwnCores : kPollsOnSharedCores;
+}
+
+bool Lane::poll(Operation& operation) {
+  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
+  // A function of the program may ask while it runs inside a step.
+  if (is_done() || !creator_.is_current() || progress_mutex_.is_mine()) {
+    progress_if_funneled();
+    return is_done();
+  }
+  announce_wait(operation);
+  const bool has_progressed = try_progress_step(polls_per_step());
+  // A program that asks again and again keeps the core from the rank that it waits for.
+  if (!serve_messages() && !has_progressed && spin_.count() == 0) std::this_thread::yield();
+  return is_done();
+}
+
+bool Lane::wait(Operation& operation, Clock::time_point until) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   if (is_done()) {
     serve_messages();  // other ranks may still need them
@@ -139,13 +162,13 @@ bool Lane::wait(const Operation& operation, Clock::time_point until) {
   }
   require_creator_process();
   require_outside_step("a wait");
-  queue_.await(operation.use);
+  announce_wait(operation);
   const Waiter waiter(*this);
   const bool is_bounded = until != Clock::time_point::max();
-  const int polls = spin_.count() > 0 ? kPollsOnOwnCores : kPollsOnSharedCores;
   Backoff backoff(spin_);
-  while (!is_done() && !(is_bounded && Clock::now() >= until)) {
-    const bool has_progressed = try_progress_step(polls);
+  while (!is_done()) {
+    const bool has_progressed = try_progress_step(polls_per_step());
+    if (is_bounded && Clock::now() >= until) break;
     if (serve_messages() || has_progressed) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {

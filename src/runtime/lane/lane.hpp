@@ -81,9 +81,11 @@ class Lane {
   /// or inside a step of this lane.
   void join(std::shared_ptr<Operation> operation);
 
-  /// Makes progress until the operation is done or `until`; true if it is done. Throws
-  /// InvalidArgument inside a step of this lane, which would wait for itself.
-  bool wait(const Operation& operation, Operation::Clock::time_point until);
+  /// Makes progress until the operation is done or `until`, at least one step; true if it is done.
+  /// Throws InvalidArgument inside a step of this lane, which would wait for itself.
+  bool wait(Operation& operation, Operation::Clock::time_point until);
+  /// Makes one progress step if the operation is not done; true if it is. Never blocks.
+  bool poll(Operation& operation);
 
   /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
   /// blocks.
@@ -144,6 +146,9 @@ class Lane {
 
   void require_creator_process() const;
   bool serve_messages();
+  void announce_wait(Operation& operation);
+  /// A step costs as much as several polls of what it waits for.
+  int polls_per_step() const;
   bool try_progress_step(int polls);
   bool progress_step(int polls);
   bool make_progress(Clock::time_point now, int polls);

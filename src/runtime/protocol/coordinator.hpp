@@ -162,7 +162,8 @@ class Coordinator {
 
   // Negotiation (coordinator_negotiation.cpp).
   void begin_negotiation();
-  Report own_report() const;
+  std::size_t most_unknown() const;
+  Report own_report(UseId last) const;
   void continue_negotiation();
   void apply(const Verdict& verdict);
   void fail_name(const Verdict::NameError& error);
