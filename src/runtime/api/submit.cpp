@@ -52,6 +52,10 @@ void prepare(const Submission& submission) {
 
 ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
 
+std::string next_prefix(const ProcessSet& set, std::string_view kind) {
+  return set.lane()->next_prefix(kind);
+}
+
 Submission make_operation(Collective collective, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
   auto operation = std::make_shared<Operation>();

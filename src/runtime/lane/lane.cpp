@@ -80,6 +80,11 @@ std::string Lane::next_name(std::string_view kind) {
   return queue_.next_name(kind);
 }
 
+std::string Lane::next_prefix(std::string_view kind) {
+  require_creator_process();
+  return queue_.next_prefix(kind);
+}
+
 void Lane::submit(std::shared_ptr<Operation> operation) {
   require_creator_process();
   queue_.submit(std::move(operation));

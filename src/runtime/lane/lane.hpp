@@ -122,6 +122,8 @@ class Lane {
   int size() const { return static_cast<int>(data_.world_ranks.size()); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
   std::string next_name(std::string_view kind);
+  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
+  std::string next_prefix(std::string_view kind);
 
   struct Metrics {
     Coordinator::Counters protocol;

@@ -56,6 +56,12 @@ std::string TensorQueue::next_name(std::string_view kind) {
   return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
 }
 
+std::string TensorQueue::next_prefix(std::string_view kind) {
+  const std::string name = next_name(kind);
+  const std::lock_guard lock(mutex_);
+  return joins_ == 0 ? name : name + " since join " + std::to_string(joins_);
+}
+
 TensorQueue::Taken TensorQueue::take() {
   const std::lock_guard lock(mutex_);
   Taken taken;
@@ -69,6 +75,7 @@ void TensorQueue::release(const Operation& operation) {
   if (operation.role == OperationRole::Join) {
     has_joined_ = false;
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
+    ++joins_;
   } else {
     names_in_flight_.erase(operation.request.name);
   }

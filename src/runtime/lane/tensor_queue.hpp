@@ -37,6 +37,8 @@ class TensorQueue {
 
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
   std::string next_name(std::string_view kind);
+  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
+  std::string next_prefix(std::string_view kind);
 
   struct Taken {
     std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
@@ -61,6 +63,7 @@ class TensorQueue {
   bool has_joined_ = false;  // a join is in flight
   std::unordered_set<std::string> names_in_flight_;
   std::unordered_map<std::string, std::uint64_t> unnamed_;
+  std::uint64_t joins_ = 0;  // that have ended, the same on all ranks
   std::uint64_t next_use_ = 1;
   std::optional<std::string> stopped_;  // why
   std::atomic<std::int64_t> in_flight_{0};

@@ -8,6 +8,7 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include "kolo/error.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/modules/batch_moments.hpp"
 #include "torch/modules/batch_normalization.hpp"
 #include "torch/tensors/plain_arithmetic.hpp"
@@ -34,7 +35,7 @@ SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& its_opti
                                      ProcessSet* process_set)
     : NormImplBase(its_options),
       set_(tensors::member_set(process_set).shared_from_this()),
-      name_(set_->next_name("sync_batch_norm")) {}
+      name_(runtime::next_prefix(*set_, "sync_batch_norm")) {}
 
 void SyncBatchNormImpl::take_over(const torch::nn::Module& replaced,
                                   const std::vector<at::Tensor>& parameters,

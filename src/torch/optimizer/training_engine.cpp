@@ -10,6 +10,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "runtime/api/submit.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 
@@ -33,7 +34,7 @@ TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& g
   ProcessSet& set = set_of(options);
   options = completed(std::move(options), set);
   return {.set = set,
-          .prefix = set.next_name("optimizer"),
+          .prefix = runtime::next_prefix(set, "optimizer"),
           .options = options,
           .compression = compression_of(options),
           .wrapped = wrapped,

@@ -100,6 +100,18 @@ TEST(TensorQueueTest, AutomaticNames_CountPerKindAndAnewAfterAJoin) {
   EXPECT_EQ(queue.next_name("allreduce"), "allreduce.unnamed.0");
 }
 
+TEST(TensorQueueTest, Prefixes_NeverRepeat) {
+  TensorQueue queue("world");
+  std::set<std::string> prefixes;
+  for (int join = 0; join < 3; ++join) {
+    EXPECT_TRUE(prefixes.insert(queue.next_prefix("optimizer")).second);
+    EXPECT_TRUE(prefixes.insert(queue.next_prefix("optimizer")).second);
+    const auto joining = make_join();
+    queue.join(joining);
+    queue.release(*joining);
+  }
+}
+
 TEST(TensorQueueTest, Leaving_StaysSet) {
   TensorQueue queue("world");
   queue.leave(Leaving::ByException);

@@ -189,6 +189,26 @@ TEST_F(OptimizerJoinTest, OptimizersOfOverlappingSets_DoNotWaitForOneAnother) {
   b.expect_trained(kSteps);
 }
 
+TEST_F(OptimizerJoinTest, AnOptimizerMadeAfterAJoin_HasOperationsOfItsOwn) {
+  const at::Tensor early = make_weight();
+  const at::Tensor late = make_weight();
+  torch::optim::SGD early_inner({early}, 1.0);
+  torch::optim::SGD late_inner({late}, 1.0);
+  DistributedOptimizer first(early_inner, {{"weight", early}});
+  first.join();
+  DistributedOptimizer second(late_inner, {{"weight", late}});
+  for (int step = 0; step < 3; ++step) {
+    first.zero_grad();
+    second.zero_grad();
+    (early * (1.0 + rank())).sum().backward();  // both are in flight
+    (late * (2.0 * rank())).sum().backward();
+    second.step();
+    first.step();
+  }
+  EXPECT_TRUE(torch::allclose(early, 1 - 3 * torch::full_like(early, (size() + 1) / 2.0)));
+  EXPECT_TRUE(torch::allclose(late, 1 - 3 * torch::full_like(late, size() - 1.0)));
+}
+
 TEST_F(OptimizerJoinTest, AdasumOnASet_CombinesItsGradientsOnly) {
   std::vector<int> ranks;
   for (int r = 0; r < size(); r += 2) ranks.push_back(r);
