@@ -42,9 +42,18 @@ MakeOptimizer maker(Options options) {
 /// Sign gradient descent, in classes that LibTorch does not know; its state cannot be serialized.
 class OwnOptions : public torch::optim::OptimizerCloneableOptions<OwnOptions> {
  public:
+  explicit OwnOptions(double rate = 0.05) : lr(rate) {}
+  void serialize(torch::serialize::InputArchive& archive) override {
+    c10::IValue value;
+    archive.read("lr", value);
+    lr = value.toDouble();
+  }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    archive.write("lr", c10::IValue(lr));
+  }
   double get_lr() const override { return lr; }
   void set_lr(double rate) override { lr = rate; }
-  double lr = 0.05;
+  double lr;
 };
 class OwnState : public torch::optim::OptimizerCloneableParamState<OwnState> {};
 class OwnOptimizer final : public Optimizer {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/optim/serialize.h>
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
@@ -35,22 +36,29 @@ class CountingState final : public OptimizerCloneableParamState<CountingState> {
     archive.read("count", value);
     count = value.toInt();
     archive.read("sum", sum);
-    archive.read("pair", pair);
+    archive.read("factor", factor);
   }
   void serialize(torch::serialize::OutputArchive& archive) const override {
     archive.write("count", c10::IValue(count));
     archive.write("sum", sum);
-    archive.write("pair", pair);
+    archive.write("factor", factor);
   }
   std::int64_t count = 0;
   at::Tensor sum;
-  at::Tensor pair = torch::tensor({3.0, 4.0});
+  at::Tensor factor = torch::tensor({4.0});
 };
 class CountingOptimizer final : public Optimizer {
  public:
   explicit CountingOptimizer(Parameters parameters)
       : Optimizer(std::move(parameters), std::make_unique<OwnOptions>()) {}
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::optim::serialize<CountingState, OwnOptions>(archive, *this);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::optim::serialize<CountingState, OwnOptions>(archive, *this);
+  }
   at::Tensor step(LossClosure = nullptr) override {
+    ++steps;
     const at::NoGradGuard no_grad;
     for (auto& group : param_groups()) {
       for (at::Tensor& parameter : group.params()) {
@@ -61,11 +69,12 @@ class CountingOptimizer final : public Optimizer {
         if (!own.sum.defined()) own.sum = torch::zeros_like(parameter);
         own.sum.mul_(0.9).add_(parameter.grad());
         parameter.sub_(own.sum,
-                       0.01 / static_cast<double>(++own.count) * own.pair[1].item<double>());
+                       0.01 / static_cast<double>(++own.count) * own.factor.item<double>());
       }
     }
     return {};
   }
+  int steps = 0;
 };
 
 inline std::vector<OptimizerCase> cases() {

@@ -38,12 +38,11 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards, std::size_t alignment) {
   BucketPlan plan;
-  // The unfinished bucket of each group, optimizer group, dtype and compression.
-  std::map<std::tuple<int, std::size_t, DType, bool>, std::size_t> open;
+  // The unfinished bucket of each group, dtype and compression.
+  std::map<std::tuple<int, DType, bool>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const std::tuple key{parameter.group, parameter.optimizer_group, parameter.dtype,
-                         parameter.is_compressed};
+    const std::tuple key{parameter.group, parameter.dtype, parameter.is_compressed};
     const auto found = open.find(key);
     const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
     const bool fits =

@@ -14,10 +14,9 @@ struct PlannedParameter {
 
   std::size_t count = 0;  ///< elements in the bucket; none for sparse gradients
   DType dtype = DType::Float32;
-  int group = kNoGroup;             ///< its parameters share a bucket
-  std::size_t optimizer_group = 0;  ///< the same for all parameters of a bucket
-  bool may_split_group = false;     ///< into several buckets, if one is not enough
-  bool is_compressed = true;        ///< the same for all parameters of a bucket
+  int group = kNoGroup;          ///< its parameters share a bucket
+  bool may_split_group = false;  ///< into several buckets, if one is not enough
+  bool is_compressed = true;     ///< the same for all parameters of a bucket
 };
 
 /// A contiguous range of memory that is reduced in one operation: gradients of one dtype, padded so

@@ -21,10 +21,7 @@ std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& 
   const auto trained = std::ranges::find_if(
       all, [](const ReducedParameter& parameter) { return parameter.tensor.requires_grad(); });
   const at::Tensor& first = (trained != all.end() ? *trained : all.front()).tensor;
-  std::vector<ReducedParameter> frozen = FrozenParameters::movable(all, first.device());
-  // Units have parameters of all groups.
-  for (ReducedParameter& parameter : frozen) parameter.optimizer_group = 0;
-  return frozen;
+  return FrozenParameters::movable(all, first.device());
 }
 
 }  // namespace
@@ -92,12 +89,11 @@ ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
   Parameters parameters;
   std::unordered_set<const void*> known;
   std::size_t number = 0;
-  for (std::size_t group = 0; group < context_.groups.size(); ++group) {
-    for (const at::Tensor& parameter : context_.groups[group].params()) {
+  for (const auto& group : context_.groups) {
+    for (const at::Tensor& parameter : group.params()) {
       const std::size_t own_number = number++;
       if (!known.insert(parameter.unsafeGetTensorImpl()).second) continue;
       parameters.push_back(describe(parameter, own_number));
-      if (context_.is_sharded()) parameters.back().optimizer_group = group;
     }
   }
   return parameters;

@@ -69,8 +69,12 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
 TrainingEngine::~TrainingEngine() {
   context_.unit_calls->before_gather = nullptr;
   context_.unit_calls->find_joined = nullptr;
-  for (const auto& reducer : batches_) {
-    if (reducer->shards() != nullptr) reducer->shards()->erase_state(*wrapped_);
+  if (!batches_.are_sharded()) return;
+  for (const auto& reducer : batches_) reducer->shards()->erase_state(*wrapped_);
+  try {
+    wrapped_->create_expected_state();  // for whoever steps the wrapped optimizer next
+  } catch (...) {
+    // Without memory for it, that step will throw.
   }
 }
 

@@ -1,8 +1,12 @@
 // TrainingEngine: updates with reduced gradients, and skipped steps.
+#include <algorithm>
 #include <exception>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
 #include "torch/optimizer/training_engine.hpp"
@@ -48,7 +52,8 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
   return loss;
 }
 
-/// Steps bucket by bucket, so that one is gathered while the next is stepped.
+/// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
+/// wrapped optimizer must be stepped once.
 void TrainingEngine::update_shards() {
   const WritesAllowed writes;
   std::exception_ptr error;
@@ -60,24 +65,49 @@ void TrainingEngine::update_shards() {
     }
   };
   for (const auto& reducer : batches_) {
+  struct ShardedBucket {
+    const ParameterShards& shards;
+    std::size_t number;
+  };
+  std::vector<ShardedBucket> begun;
+  std::vector<std::vector<at::Tensor>> leaves(context_.groups.size());
+  const bool is_one_step = !wrapped_->steps_leaves_separately();
+  const auto step = [&] {
+    attempt([&] {
+      if (error) return;
+      const bool has_leaves =
+          std::ranges::any_of(leaves, std::not_fn(&std::vector<at::Tensor>::empty));
+      if (has_leaves || is_one_step) wrapped_->step_leaves(leaves);
+      for (const ShardedBucket& bucket : begun) bucket.shards.end_update(bucket.number);
+    });
+    for (const ShardedBucket& bucket : begun) bucket.shards.memory().end_bucket(bucket.number);
+    for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
+    begun.clear();
+  };
     const ParameterShards& shards = *reducer->shards();
     shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
       attempt([&] {
-        std::vector<at::Tensor> leaves = shards.begin_update(i);
-        if (error || leaves.empty()) return;
-        wrapped_->step_leaves(reducer->optimizer_group_of(i), std::move(leaves));
-        shards.end_update(i);
+        for (const ParameterShards::Leaf* const leaf : shards.begin_update(i)) {
+          const at::Tensor& parameter = reducer->parameters()[leaf->parameter].tensor;
+          const std::optional<std::size_t> group = option_sync_.group_of(parameter);
+          if (group) leaves[*group].push_back(leaf->values);
+        }
       });
-      shards.memory().end_bucket(i);
+      begun.push_back({shards, i});
+      if (!is_one_step) step();
     }
   }
   for (const auto& reducer : batches_) {
+  if (is_one_step) step();
     attempt([&] { reducer->shards()->memory().end_update(); });
   }
   batches_.clear_gradients();
   expect_all_active();
-  if (error) std::rethrow_exception(error);
+  if (!error) return;
+  context_.step.phases.restart();  // the gradients are gone, on this rank too
+  context_.unit_calls->restart();
+  std::rethrow_exception(error);
 }
 
 /// Ends a step without an update and without counting it.

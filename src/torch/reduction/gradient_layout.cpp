@@ -66,7 +66,7 @@ std::vector<PlannedParameter> GradientReducer::planned(
   std::vector<PlannedParameter> planned;
   for (const ReducedParameter& parameter : parameters) {
     planned.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
-                       dtype_of(parameter.tensor), parameter.group, parameter.optimizer_group});
+                       dtype_of(parameter.tensor), parameter.group});
     planned.back().is_compressed = parameter.is_compressed;
     if (!units_) continue;
     planned.back().may_split_group = parameter.group == PlannedParameter::kNoGroup;

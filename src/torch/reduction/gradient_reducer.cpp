@@ -101,10 +101,6 @@ std::exception_ptr GradientReducer::finish() {
   return in_backward ? in_backward : at_end;
 }
 
-std::size_t GradientReducer::optimizer_group_of(std::size_t bucket) const {
-  return parameters_[buckets().buckets()[bucket].members.front().parameter].optimizer_group;
-}
-
 void GradientReducer::append_gradients(std::vector<at::Tensor>& gradients) const {
   if (shards_) return shards_->append_gradients(gradients);
   for (const at::Tensor& parameter : tensors_) {

@@ -68,7 +68,6 @@ class GradientReducer {
   const Residuals& residuals() const { return residuals_; }
   /// Lays out residuals like the buckets, with the values of `residuals`.
   void lay_out_residuals(const Residuals::ByParameter& residuals);
-  std::size_t optimizer_group_of(std::size_t bucket) const;
 
   /// Appends the gradients of parameters, or of this rank's leaves.
   void append_gradients(std::vector<at::Tensor>& gradients) const;

@@ -17,7 +17,6 @@ struct ReducedParameter {
   at::Tensor tensor;
   std::string name;
   int group = PlannedParameter::kNoGroup;
-  std::size_t optimizer_group = 0;
   std::size_t place = 0;      ///< index in the model
   bool is_compressed = true;  ///< its gradient, if gradients are compressed
 };

@@ -19,6 +19,12 @@ std::size_t max_leaf_bytes(const at::Device& device) {
   return device.is_cpu() ? std::size_t{512} << 10 : std::numeric_limits<std::size_t>::max();
 }
 
+using Shape = std::vector<std::int64_t>;
+
+/// State with an element for each of the leaf's is known by its shape. State of an own shape may be
+/// [1], so a leaf of one element has another.
+Shape shape_of_leaf(std::int64_t count) { return count == 1 ? Shape{1, 1} : Shape{count}; }
+
 /// Copies the elements that the program has written to the master copy: those that differ from its
 /// rounded values.
 void take_writes(const ParameterShards::Leaf& leaf) {
@@ -78,14 +84,16 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
     for (std::size_t bytes = 0; own_begin < own_end; own_begin += bytes) {
       bytes = std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
+      const Shape shape = shape_of_leaf(count);
       const at::Tensor elements =
-          tensor_over(memory_->buffer(), shard + own_begin - begin, {count}, type);
+          tensor_over(memory_->buffer(), shard + own_begin - begin, shape, type);
       Leaf leaf{index,
                 i,
                 static_cast<std::int64_t>((own_begin - offset) / element),
                 elements,
                 elements.to(update_type).detach(),
                 gradients.narrow(0, static_cast<std::int64_t>((own_begin - begin) / element), count)
+                    .view(shape)
                     .detach()};
       leaf.values.set_requires_grad(true);
       leaves.push_back(std::move(leaf));
@@ -104,7 +112,8 @@ void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
       for (StateField& field : *fields) {
         if (!is_elementwise(field, parameter)) continue;
         const at::Tensor whole = field.value.toTensor().contiguous().view(-1);
-        const at::Tensor own = whole.narrow(0, leaf.begin, leaf.values.numel());
+        const at::Tensor own =
+            whole.narrow(0, leaf.begin, leaf.values.numel()).view(leaf.values.sizes());
         // State in another type than the parameter's keeps it.
         const bool is_alike = own.scalar_type() == parameter.scalar_type();
         field.value =
@@ -151,13 +160,13 @@ void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const
   }
 }
 
-std::vector<at::Tensor> ParameterShards::begin_update(std::size_t bucket) const {
+std::vector<const ParameterShards::Leaf*> ParameterShards::begin_update(std::size_t bucket) const {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> stepped;
+  std::vector<const Leaf*> stepped;
   for (const Leaf& leaf : leaves_[bucket]) {
     if (!leaf.values.grad().defined()) continue;
     if (leaf.has_master()) take_writes(leaf);
-    stepped.push_back(leaf.values);
+    stepped.push_back(&leaf);
   }
   return stepped;
 }

@@ -39,9 +39,9 @@ class ParameterShards {
     std::size_t parameter;  ///< its index
     std::size_t member;     ///< its index among the bucket's members
     std::int64_t begin;     ///< its first element in the parameter
-    at::Tensor elements;    ///< [n], over the parameter's memory
-    at::Tensor values;      ///< [n], stepped by the optimizer: the same memory, or a master copy
-    at::Tensor gradient;    ///< [n], reduced
+    at::Tensor elements;    ///< [n], over the parameter's memory; [1, 1] if it is one element
+    at::Tensor values;      ///< stepped by the optimizer: the same memory, or a master copy
+    at::Tensor gradient;    ///< reduced
 
     bool has_master() const { return values.const_data_ptr() != elements.const_data_ptr(); }
   };
@@ -70,7 +70,7 @@ class ParameterShards {
 
   /// The bucket's leaves that have a gradient, for the optimizer to step. If the program has
   /// written to a parameter, its master copy gets the new value.
-  std::vector<at::Tensor> begin_update(std::size_t bucket) const;
+  std::vector<const Leaf*> begin_update(std::size_t bucket) const;
   /// Copies stepped master copies to the parameters' memory.
   void end_update(std::size_t bucket) const;
 

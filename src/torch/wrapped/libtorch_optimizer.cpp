@@ -10,7 +10,9 @@
 
 #include "kolo/torch/parameter_sync.hpp"
 #include "torch/wrapped/fused_step.hpp"
+#include "torch/wrapped/libtorch_classes.hpp"
 #include "torch/wrapped/libtorch_state.hpp"
+#include "torch/wrapped/option_fields.hpp"
 #include "torch/wrapped/swapped_parameters.hpp"
 
 namespace kolo::tensors {
@@ -24,6 +26,11 @@ std::string LibTorchOptimizer::problem() const {
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
            "that ranks would diverge. Use an optimizer that does not.";
   }
+  for (const auto& group : optimizer_.param_groups()) {
+    if (std::string problem = problem_with_options(group.options()); !problem.empty()) {
+      return problem;
+    }
+  }
   if (fused_ && !has_fused_step(optimizer_)) {
     return "fused = true steps torch::optim::Adam, AdamW and SGD, not " + class_name() +
            ". Leave it out.";
@@ -32,6 +39,7 @@ std::string LibTorchOptimizer::problem() const {
 }
 
 at::Tensor LibTorchOptimizer::step(const LossClosure& closure) {
+  create_expected_state();
   if (!fused_) return optimizer_.step(closure);
   at::Tensor loss;
   if (closure) {
@@ -42,8 +50,14 @@ at::Tensor LibTorchOptimizer::step(const LossClosure& closure) {
   return loss;
 }
 
-void LibTorchOptimizer::step_leaves(std::size_t group, std::vector<at::Tensor> leaves) {
-  const SwappedParameters swapped(optimizer_, group, std::move(leaves));
+/// A derived class may override step().
+bool LibTorchOptimizer::steps_leaves_separately() const {
+  return visit_libtorch_classes(
+      [&]<class Class>(Class) { return typeid(optimizer_) == typeid(typename Class::Optimizer); });
+}
+
+void LibTorchOptimizer::step_leaves(std::vector<std::vector<at::Tensor>> leaves) {
+  const SwappedParameters swapped(optimizer_, std::move(leaves));
   step(nullptr);
 }
 
@@ -58,21 +72,20 @@ std::optional<std::vector<StateField>> LibTorchOptimizer::state(const at::Tensor
 }
 
 void LibTorchOptimizer::set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) {
-  optimizer_.state()[leaf.unsafeGetTensorImpl()] = state_with(new_state(optimizer_), fields);
+  auto state = make_state(optimizer_, fields);
+  optimizer_.state()[leaf.unsafeGetTensorImpl()] = std::move(state);
 }
 
 void LibTorchOptimizer::erase_state(const at::Tensor& leaf) {
   optimizer_.state().erase(leaf.unsafeGetTensorImpl());
 }
 
-std::vector<KnownField> LibTorchOptimizer::known_fields() {
-  const auto state = new_state(optimizer_);
-  return state == nullptr ? std::vector<KnownField>{} : known_fields_of(*state);
-}
+void LibTorchOptimizer::create_expected_state() { tensors::create_expected_state(optimizer_); }
+
+std::vector<KnownField> LibTorchOptimizer::known_fields() { return known_fields_of(optimizer_); }
 
 std::size_t LibTorchOptimizer::count_accepted(const std::vector<StateField>& fields) {
-  auto state = new_state(optimizer_);
-  return state == nullptr ? 0 : fields_of(*state_with(std::move(state), fields)).size();
+  return fields_of(*make_state(optimizer_, fields)).size();
 }
 
 void LibTorchOptimizer::broadcast_state(int root, ProcessSet& set) {

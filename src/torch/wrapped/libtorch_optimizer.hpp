@@ -20,11 +20,13 @@ class LibTorchOptimizer final : public WrappedOptimizer {
   std::string problem() const override;
   Groups& groups() override { return optimizer_.param_groups(); }
   at::Tensor step(const LossClosure& closure) override;
-  void step_leaves(std::size_t group, std::vector<at::Tensor> leaves) override;
+  bool steps_leaves_separately() const override;
+  void step_leaves(std::vector<std::vector<at::Tensor>> leaves) override;
   bool has_state(const at::Tensor& leaf) const override;
   std::optional<std::vector<StateField>> state(const at::Tensor& leaf) const override;
   void set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) override;
   void erase_state(const at::Tensor& leaf) override;
+  void create_expected_state() override;
   std::vector<KnownField> known_fields() override;
   std::size_t count_accepted(const std::vector<StateField>& fields) override;
   void refuse_own_save() override { save_guard_.emplace(optimizer_); }

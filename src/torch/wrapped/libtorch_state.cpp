@@ -2,15 +2,18 @@
 
 #include <concepts>
 #include <cstdint>
-#include <sstream>
+#include <string>
 #include <type_traits>
 #include <utility>
 
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include "kolo/error.hpp"
+#include "torch/wrapped/archives.hpp"
 #include "torch/wrapped/libtorch_classes.hpp"
 #include "torch/wrapped/swapped_parameters.hpp"
 
@@ -60,25 +63,79 @@ bool visit_known(OptimizerParamState& state, Visit visit) {
   });
 }
 
-InputArchive to_input(OutputArchive& written) {
-  std::stringstream stream;
-  written.save_to(stream);
-  InputArchive archive;
-  archive.load_from(stream);
-  return archive;
-}
-
 [[noreturn]] void fail(const c10::Error& error) {
-  throw InvalidArgument(
-      std::string(
-          "the wrapped optimizer has state that cannot be read or sharded without its class's "
-          "serialize(): ") +
-      error.what_without_backtrace() +
-      " Implement it, or wrap the optimizer before its first step().");
+  throw InvalidArgument(std::string("the wrapped optimizer has state that cannot be read or "
+                                    "sharded without serialize() of its "
+                                    "class and load() of the optimizer: ") +
+                        error.what_without_backtrace() +
+                        " Implement them, or wrap the optimizer before its first step().");
 }
 
 void set(const c10::IValue& value, at::Tensor& target) { target = value.toTensor(); }
 void set(const c10::IValue& value, std::int64_t& target) { target = value.toInt(); }
+
+/// An empty state, if the optimizer is of a LibTorch class.
+std::unique_ptr<OptimizerParamState> make_known_state(const torch::optim::Optimizer& optimizer) {
+  std::unique_ptr<OptimizerParamState> state;
+  visit_libtorch_classes([&]<class Class>(Class) {
+    if (dynamic_cast<const typename Class::Optimizer*>(&optimizer) == nullptr) return false;
+    state = std::make_unique<typename Class::State>();
+    return true;
+  });
+  return state;
+}
+
+/// While it lives, the optimizer's own state is put aside.
+class WithoutState {
+ public:
+  explicit WithoutState(torch::optim::Optimizer& optimizer)
+      : optimizer_(optimizer), own_(std::exchange(optimizer.state(), {})) {}
+  ~WithoutState() { optimizer_.state() = std::move(own_); }
+  WithoutState(const WithoutState&) = delete;  // it puts it back once
+  WithoutState& operator=(const WithoutState&) = delete;
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer>().state())> own_;
+};
+
+/// What an optimizer that has one parameter in its first group saves, in LibTorch's format, if the
+/// parameter has these fields of state. Other values are those that it would save now.
+OutputArchive archive_with(const torch::optim::Optimizer& optimizer,
+                           const std::vector<StateField>& fields) {
+  const std::string parameter = "1";  // LibTorch's key is an address
+  const auto count = [](std::size_t number) {
+    return at::scalar_tensor(static_cast<std::int64_t>(number), at::kLong);
+  };
+  OutputArchive whole;
+  OutputArchive state(whole.compilation_unit());
+  OutputArchive of_parameter(whole.compilation_unit());
+  for (const StateField& field : fields) of_parameter.write(field.name, field.value);
+  state.write(parameter, of_parameter);
+  OutputArchive groups(whole.compilation_unit());
+  groups.write("param_groups/size", count(optimizer.param_groups().size()));
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    OutputArchive group(whole.compilation_unit());
+    group.write("params/size", count(i == 0 ? 1 : 0));
+    if (i == 0) group.write("params/0", c10::IValue(parameter));
+    OutputArchive options(whole.compilation_unit());
+    optimizer.param_groups()[i].options().serialize(options);
+    group.write("options", options);
+    groups.write("param_groups/" + std::to_string(i), group);
+  }
+  whole.write("pytorch_version", c10::IValue("1.5.0"));
+  whole.write("state", state);
+  whole.write("param_groups", groups);
+  OutputArchive own;
+  optimizer.save(own);
+  InputArchive saved = to_input(own);
+  for (const std::string& key : saved.keys()) {
+    c10::IValue value;
+    const bool is_known = key == "pytorch_version" || key == "state" || key == "param_groups";
+    if (!is_known && saved.try_read(key, value)) whole.write(key, value);
+  }
+  return whole;
+}
 
 }  // namespace
 
@@ -104,57 +161,57 @@ std::vector<StateField> fields_of(const OptimizerParamState& state) {
   return fields;
 }
 
-std::vector<KnownField> known_fields_of(OptimizerParamState& state) {
+void create_expected_state(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer) == nullptr) return;
+  const auto& defaults = static_cast<const torch::optim::AdagradOptions&>(optimizer.defaults());
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (state != nullptr) continue;
+      auto initial = std::make_unique<torch::optim::AdagradParamState>();
+      initial->step(0).sum(at::full_like(parameter.detach(), defaults.initial_accumulator_value()));
+      state = std::move(initial);
+    }
+  }
+}
+
+std::vector<KnownField> known_fields_of(const torch::optim::Optimizer& optimizer) {
   std::vector<KnownField> fields;
-  visit_known(state, [&](const char* name, const auto& value, bool is_optional) {
-    fields.push_back({name, c10::IValue(value).isTensor(), is_optional});
-  });
+  if (const auto state = make_known_state(optimizer)) {
+    visit_known(*state, [&](const char* name, const auto& value, bool is_optional) {
+      fields.push_back({name, c10::IValue(value).isTensor(), is_optional});
+    });
+  }
   return fields;
 }
 
-std::unique_ptr<OptimizerParamState> state_with(std::unique_ptr<OptimizerParamState> state,
+std::unique_ptr<OptimizerParamState> make_state(torch::optim::Optimizer& optimizer,
                                                 const std::vector<StateField>& fields) {
-  if (state == nullptr) {
-    throw InvalidArgument("the wrapped optimizer keeps no state, so none can be loaded");
+  if (auto known = make_known_state(optimizer)) {
+    visit_known(*known, [&](const std::string& name, auto& target, bool) {
+      target = std::remove_reference_t<decltype(target)>();
+      for (const StateField& field : fields) {
+        if (field.name == name) set(field.value, target);
+      }
+    });
+    return known;
   }
-  const bool is_known = visit_known(*state, [&](const std::string& name, auto& target, bool) {
-    target = std::remove_reference_t<decltype(target)>();
-    for (const StateField& field : fields) {
-      if (field.name == name) set(field.value, target);
-    }
-  });
-  if (is_known) return state;
+  const at::Tensor element = at::zeros({1}).requires_grad_();
+  std::unique_ptr<OptimizerParamState> state;
   try {
-    OutputArchive written;
-    for (const StateField& field : fields) written.write(field.name, field.value);
+    const SwappedParameters swapped(optimizer, {{element}});
+    const WithoutState only(optimizer);
+    OutputArchive written = archive_with(optimizer, fields);
     InputArchive archive = to_input(written);
-    state->serialize(archive);
+    optimizer.load(archive);
+    std::swap(state, optimizer.state()[element.unsafeGetTensorImpl()]);
   } catch (const c10::Error& error) {
     fail(error);
   }
-  return state;
-}
-
-std::unique_ptr<OptimizerParamState> new_state(torch::optim::Optimizer& optimizer) {
-  std::unique_ptr<OptimizerParamState> known;
-  const bool is_known = visit_libtorch_classes([&]<class Class>(Class) {
-    if (dynamic_cast<typename Class::Optimizer*>(&optimizer) == nullptr) return false;
-    known = std::make_unique<typename Class::State>();
-    return true;
-  });
-  if (is_known) return known;
-  at::Tensor element = at::zeros({1}).requires_grad_();
-  element.mutable_grad() = at::zeros({1});
-  {
-    const SwappedParameters swapped(optimizer, 0, {element});
-    optimizer.step();
-  }
-  auto& states = optimizer.state();
-  const auto made = states.find(element.unsafeGetTensorImpl());
-  if (made == states.end()) return nullptr;
-  std::unique_ptr<OptimizerParamState> state = std::move(made->second);
-  states.erase(made);
-  return state;
+  if (state != nullptr) return state;
+  throw InvalidArgument(
+      "the wrapped optimizer's load() makes no state, and its step() may not be called for that. "
+      "Implement save() and load() as LibTorch's optimizers do, with torch::optim::serialize.");
 }
 
 }  // namespace kolo::tensors

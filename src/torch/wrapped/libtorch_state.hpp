@@ -14,17 +14,17 @@ namespace kolo::tensors {
 /// for a class without serialize().
 std::vector<StateField> fields_of(const torch::optim::OptimizerParamState& state);
 
-/// An empty state of the class that `optimizer` uses; null if it keeps none. For classes not from
-/// LibTorch, the state after a step on one element: a clone of another state would share tensors,
-/// into which serialize() may write.
-std::unique_ptr<torch::optim::OptimizerParamState> new_state(torch::optim::Optimizer& optimizer);
+/// A new state with these fields, of the class that `optimizer` uses. Classes not from LibTorch are
+/// known only to the optimizer, which makes one in its load(). Throws InvalidArgument if the class
+/// cannot take the fields, or the optimizer has no load().
+std::unique_ptr<torch::optim::OptimizerParamState> make_state(
+    torch::optim::Optimizer& optimizer, const std::vector<StateField>& fields);
 
-/// All fields of a LibTorch class; empty for other classes.
-std::vector<KnownField> known_fields_of(torch::optim::OptimizerParamState& state);
+/// Creates the state of parameters that have none, if the class does so in its constructor and not
+/// in step(), as Adagrad.
+void create_expected_state(torch::optim::Optimizer& optimizer);
 
-/// Returns `state` with these fields. Throws InvalidArgument if the class cannot take them.
-std::unique_ptr<torch::optim::OptimizerParamState> state_with(
-    std::unique_ptr<torch::optim::OptimizerParamState> state,
-    const std::vector<StateField>& fields);
+/// All fields of the state of a LibTorch class; empty for other classes.
+std::vector<KnownField> known_fields_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace kolo::tensors

@@ -1,90 +1,24 @@
 #include "torch/wrapped/option_sync.hpp"
 
-#include <concepts>
+#include <algorithm>
 #include <sstream>
-#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "kolo/error.hpp"
-#include "torch/wrapped/libtorch_classes.hpp"
 
 namespace kolo::tensors {
 namespace {
 
-using torch::optim::OptimizerOptions;
-
-std::vector<double> to_values(double value) { return {value}; }
-std::vector<double> to_values(const std::tuple<double, double>& pair) {
-  return {std::get<0>(pair), std::get<1>(pair)};
+bool have_same(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>& others) {
+  return std::ranges::equal(some, others, &at::Tensor::is_same);
 }
 
-void from_values(const std::vector<double>& values, double& target) { target = values[0]; }
-void from_values(const std::vector<double>& values, bool& target) { target = values[0] != 0.0; }
-void from_values(const std::vector<double>& values, std::tuple<double, double>& target) {
-  target = {values[0], values[1]};
-}
-
-// The options of each LibTorch class: calls `visit(name, reference)`.
-template <class Visit>
-void visit_fields(torch::optim::SGDOptions& options, Visit visit) {
-  visit("lr", options.lr());
-  visit("momentum", options.momentum());
-  visit("dampening", options.dampening());
-  visit("weight_decay", options.weight_decay());
-  visit("nesterov", options.nesterov());
-}
-template <class Options, class Visit>
-  requires std::same_as<Options, torch::optim::AdamOptions> ||
-           std::same_as<Options, torch::optim::AdamWOptions>
-void visit_fields(Options& options, Visit visit) {
-  visit("lr", options.lr());
-  visit("betas", options.betas());
-  visit("eps", options.eps());
-  visit("weight_decay", options.weight_decay());
-  visit("amsgrad", options.amsgrad());
-}
-template <class Visit>
-void visit_fields(torch::optim::RMSpropOptions& options, Visit visit) {
-  visit("lr", options.lr());
-  visit("alpha", options.alpha());
-  visit("eps", options.eps());
-  visit("weight_decay", options.weight_decay());
-  visit("momentum", options.momentum());
-  visit("centered", options.centered());
-}
-template <class Visit>
-void visit_fields(torch::optim::AdagradOptions& options, Visit visit) {
-  visit("lr", options.lr());
-  visit("lr_decay", options.lr_decay());
-  visit("weight_decay", options.weight_decay());
-  visit("initial_accumulator_value", options.initial_accumulator_value());
-  visit("eps", options.eps());
-}
-
-/// For other classes; the base class throws if they have no learning rate.
-template <class Visit>
-void visit_learning_rate(OptimizerOptions& options, Visit visit) {
-  double rate = 0.0;
-  try {
-    rate = options.get_lr();
-  } catch (const std::exception&) {
-    return;
-  }
-  const double before = rate;
-  visit("lr", rate);
-  if (rate != before) options.set_lr(rate);
-}
-
-template <class Visit>
-void visit_options(OptimizerOptions& options, Visit visit) {
-  const bool is_known = visit_libtorch_classes([&]<class Class>(Class) {
-    auto* const known = dynamic_cast<typename Class::Options*>(&options);
-    if (known != nullptr) visit_fields(*known, visit);
-    return known != nullptr;
+bool have_same_members(const OptionSync::Groups& some, const OptionSync::Groups& others) {
+  return std::ranges::equal(some, others, [](const auto& one, const auto& other) {
+    return have_same(one.params(), other.params());
   });
-  if (!is_known) visit_learning_rate(options, visit);
 }
 
 std::string text_of(const std::vector<double>& values) {
@@ -96,48 +30,96 @@ std::string text_of(const std::vector<double>& values) {
 }  // namespace
 
 OptionSync::OptionSync(Groups& groups) {
-  for (auto& group : groups) {
-    last_.push_back(read(group.options()));
-    members_.push_back(group.params().size());
-  }
+  std::vector<Group> all;
+  for (auto& group : groups) all.push_back({read_options(group.options()), group.params()});
+  note_members(std::move(all));
 }
 
 void OptionSync::match_members(Groups& ours, Groups& wrapped) {
   const bool ours_changed = have_changed(ours);
   const bool wrapped_changed = have_changed(wrapped);
   if (!ours_changed && !wrapped_changed) return;
-  if (ours_changed && wrapped_changed) {
+  if (ours_changed && wrapped_changed && !have_same_members(ours, wrapped)) {
     throw InvalidArgument(
-        "DistributedOptimizer: parameters were added both to it and to the wrapped optimizer. Add "
-        "them to one of the two; the other follows at the next zero_grad() or step().");
+        "DistributedOptimizer: parameter groups were changed both in it and in the wrapped "
+        "optimizer. Add, move and remove parameters and groups in one of the two; the other "
+        "follows at the next zero_grad() or step().");
   }
   Groups& from = ours_changed ? ours : wrapped;
   Groups& to = ours_changed ? wrapped : ours;
+  const bool is_matched = ours_changed && wrapped_changed;
+  const std::vector<std::optional<std::size_t>> places = places_of(from);
+  std::vector<Group> last;
+  Groups matched;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    if (i == to.size()) {
-      to.push_back(from[i]);
-      last_.push_back(read(from[i].options()));
-      members_.push_back(0);
+    const std::optional<std::size_t> place = places[i];
+    last.push_back(
+        {place ? last_[*place].options : read_options(from[i].options()), from[i].params()});
+    if (is_matched) continue;
+    if (place) {
+      matched.push_back(std::move(to[*place]));
+      matched.back().params() = from[i].params();
+    } else {
+      matched.push_back(from[i]);
     }
-    to[i].params() = from[i].params();
-    members_[i] = from[i].params().size();
   }
+  if (!is_matched) to = std::move(matched);
+  note_members(std::move(last));
 }
 
 bool OptionSync::have_changed(const Groups& groups) const {
-  if (groups.size() > members_.size()) return true;
+  return !std::ranges::equal(groups, last_, [](const auto& group, const Group& last) {
+    return have_same(group.params(), last.members);
+  });
+}
+
+/// The places in last_ of these groups; none for new ones. If groups were added or erased, a group
+/// is the one that it shares a parameter with.
+std::vector<std::optional<std::size_t>> OptionSync::places_of(const Groups& groups) const {
+  std::vector<std::optional<std::size_t>> places(groups.size());
+  std::vector<bool> is_taken(last_.size());
   for (std::size_t i = 0; i < groups.size(); ++i) {
-    if (groups[i].params().size() != members_[i]) return true;
+    if (groups.size() == last_.size()) {
+      places[i] = i;
+      continue;
+    }
+    for (const at::Tensor& parameter : groups[i].params()) {
+      const std::optional<std::size_t> place = group_of(parameter);
+      if (!place || is_taken[*place]) continue;
+      is_taken[*place] = true;
+      places[i] = place;
+      break;
+    }
   }
-  return false;
+  return places;
+}
+
+void OptionSync::note_members(std::vector<Group> groups) {
+  last_ = std::move(groups);
+  ++version_;
+  group_of_.clear();
+  for (std::size_t i = 0; i < last_.size(); ++i) {
+    for (const at::Tensor& member : last_[i].members) {
+      group_of_.emplace(member.unsafeGetTensorImpl(), i);
+    }
+  }
+}
+
+std::optional<std::size_t> OptionSync::group_of(const at::Tensor& parameter) const {
+  const auto found = group_of_.find(parameter.unsafeGetTensorImpl());
+  if (found == group_of_.end()) return std::nullopt;
+  return found->second;
 }
 
 void OptionSync::merge(Groups& ours, Groups& wrapped) {
+  match_members(ours, wrapped);
   for (std::size_t i = 0; i < last_.size(); ++i) {
-    const std::vector<Field> own = read(ours[i].options());
-    const std::vector<Field> theirs = read(wrapped[i].options());
-    for (std::size_t f = 0; f < last_[i].size(); ++f) {
-      const std::vector<double>& before = last_[i][f].values;
+    std::vector<OptionField>& last = last_[i].options;
+    bool has_changed = false;
+    const std::vector<OptionField> own = read_options(ours[i].options());
+    const std::vector<OptionField> theirs = read_options(wrapped[i].options());
+    for (std::size_t f = 0; f < last.size(); ++f) {
+      const std::vector<double>& before = last[f].values;
       const bool own_changed = own[f].values != before;
       const bool theirs_changed = theirs[f].values != before;
       if (own_changed && theirs_changed && own[f].values != theirs[f].values) {
@@ -146,10 +128,13 @@ void OptionSync::merge(Groups& ours, Groups& wrapped) {
             std::to_string(i) + " was changed to " + text_of(own[f].values) + " on it and to " +
             text_of(theirs[f].values) + " on the wrapped optimizer. Change it on one of the two.");
       }
-      if (own_changed) write(wrapped[i].options(), own[f].name, own[f].values);
-      if (theirs_changed) write(ours[i].options(), own[f].name, theirs[f].values);
+      if (own_changed) write_option(wrapped[i].options(), own[f].name, own[f].values);
+      if (theirs_changed) write_option(ours[i].options(), own[f].name, theirs[f].values);
+      has_changed = has_changed || own_changed || theirs_changed;
     }
-    last_[i] = read(ours[i].options());
+    if (!has_changed) continue;
+    ++version_;
+    last = read_options(ours[i].options());
   }
 }
 
@@ -157,32 +142,18 @@ nlohmann::json OptionSync::describe(Groups& groups) {
   nlohmann::json described = nlohmann::json::array();
   for (auto& group : groups) {
     nlohmann::json& options = described.emplace_back(nlohmann::json::object());
-    for (const Field& field : read(group.options())) options[field.name] = field.values;
+    for (const OptionField& field : read_options(group.options()))
+      options[field.name] = field.values;
   }
   return described;
 }
 
 void OptionSync::apply(const nlohmann::json& options, Groups& groups) {
-  for (std::size_t i = 0; i < groups.size(); ++i) {
+  for (std::size_t i = 0; i < std::min(groups.size(), options.size()); ++i) {
     for (const auto& [name, values] : options.at(i).items()) {
-      write(groups[i].options(), name, values.get<std::vector<double>>());
+      write_option(groups[i].options(), name, values.get<std::vector<double>>());
     }
   }
-}
-
-std::vector<OptionSync::Field> OptionSync::read(OptimizerOptions& options) {
-  std::vector<Field> fields;
-  visit_options(options, [&](const char* name, const auto& value) {
-    fields.push_back({name, to_values(value)});
-  });
-  return fields;
-}
-
-void OptionSync::write(OptimizerOptions& options, const std::string& name,
-                       const std::vector<double>& values) {
-  visit_options(options, [&](const char* field, auto& value) {
-    if (name == field) from_values(values, value);
-  });
 }
 
 }  // namespace kolo::tensors

@@ -9,14 +9,18 @@
 
 namespace kolo::tensors {
 
-/// While it lives, one group of an optimizer holds other parameters and all other groups are empty.
+/// While it lives, the groups of an optimizer hold other parameters: group i those of
+/// `parameters[i]`, or none.
 class SwappedParameters {
  public:
-  SwappedParameters(torch::optim::Optimizer& optimizer, std::size_t group,
-                    std::vector<at::Tensor> parameters)
+  SwappedParameters(torch::optim::Optimizer& optimizer,
+                    std::vector<std::vector<at::Tensor>> parameters)
       : optimizer_(optimizer) {
-    for (auto& each : optimizer_.param_groups()) own_.push_back(std::exchange(each.params(), {}));
-    optimizer_.param_groups()[group].params() = std::move(parameters);
+    parameters.resize(optimizer_.param_groups().size());
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      own_.push_back(
+          std::exchange(optimizer_.param_groups()[i].params(), std::move(parameters[i])));
+    }
   }
   ~SwappedParameters() {
     for (std::size_t i = 0; i < own_.size(); ++i) {

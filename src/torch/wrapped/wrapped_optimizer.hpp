@@ -49,9 +49,12 @@ class WrappedOptimizer {
 
   /// Steps the parameters of all groups, after `closure` if there is one; returns its result.
   virtual at::Tensor step(const LossClosure& closure) = 0;
-  /// Steps `leaves`, all of which have a gradient, with the options of group `group`. The groups
-  /// hold their own parameters again afterwards.
-  virtual void step_leaves(std::size_t group, std::vector<at::Tensor> leaves) = 0;
+  /// Whether each leaf may be stepped in a call of its own. Other optimizers may count steps, or
+  /// use something of all leaves, so that a step is one call with all of them.
+  virtual bool steps_leaves_separately() const = 0;
+  /// Steps `leaves[i]`, all of which have a gradient, with the options of group i. The groups hold
+  /// their own parameters again afterwards.
+  virtual void step_leaves(std::vector<std::vector<at::Tensor>> leaves) = 0;
 
   virtual bool has_state(const at::Tensor& leaf) const = 0;
   /// The state of a leaf, if it has any. Tensors may be the optimizer's own. Throws InvalidArgument
@@ -60,6 +63,9 @@ class WrappedOptimizer {
   /// Throws InvalidArgument if the optimizer cannot take these fields.
   virtual void set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) = 0;
   virtual void erase_state(const at::Tensor& leaf) = 0;
+  /// Creates the state that the class expects the parameters of its groups to have before a step;
+  /// most classes expect none. Steps do this themselves.
+  virtual void create_expected_state() = 0;
 
   /// All fields that the optimizer's class keeps for a leaf; empty for an unknown class.
   virtual std::vector<KnownField> known_fields() = 0;

@@ -53,12 +53,11 @@ TEST(BucketPlanTest, AParameterLargerThanABucket_HasItsOwn) {
   EXPECT_EQ(plan.buckets[1].gradient_count(), 1008U);  // 4000 bytes, in multiples of 64
 }
 
-TEST(BucketPlanTest, TypesAndOptimizerGroups_ShareNoBucket) {
-  auto parameters = parameters_of({8, 8, 8, 8});
+TEST(BucketPlanTest, Types_ShareNoBucket) {
+  auto parameters = parameters_of({8, 8, 8});
   parameters[1].dtype = DType::Float64;
-  parameters[2].optimizer_group = 1;
-  const auto plan = plan_buckets(parameters, first_to_last(4), kBucketBytes);
-  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 3}, {1}, {2}}));
+  const auto plan = plan_buckets(parameters, first_to_last(3), kBucketBytes);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 2}, {1}}));
   EXPECT_EQ(plan.buckets[1].dtype, DType::Float64);
 }
 

@@ -1,8 +1,13 @@
 // An optimizer's parameters: several models, several optimizers, and parameters that are added
 // later.
+#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -77,6 +82,108 @@ TEST_P(AddedGroupTest, AddedGroup_TakesPartFromTheNextCallOn) {
   }
 }
 
+/// A change of the groups {a, b}, with the learning rate 1, and {c}, with 1/4.
+struct GroupChange {
+  const char* name;
+  void (*change)(std::vector<torch::optim::OptimizerParamGroup>& groups);
+  std::vector<double> rates;  // of a, b and c afterwards
+};
+void PrintTo(const GroupChange& which, std::ostream* stream) { *stream << which.name; }
+
+const GroupChange kGroupChanges[] = {
+    {"Removed", [](auto& groups) { groups[0].params().pop_back(); }, {1.0, 0.0, 0.25}},
+    {"Moved",
+     [](auto& groups) {
+       groups[1].params().insert(groups[1].params().begin(), groups[0].params()[1]);
+       groups[0].params().pop_back();
+     },
+     {1.0, 0.25, 0.25}},
+    {"Swapped",
+     [](auto& groups) { std::swap(groups[0].params(), groups[1].params()); },
+     {0.25, 0.25, 1.0}},
+    {"OneForOne",  // groups keep their sizes
+     [](auto& groups) { std::swap(groups[0].params()[0], groups[1].params()[0]); },
+     {0.25, 1.0, 1.0}},
+    {"FirstErased", [](auto& groups) { groups.erase(groups.begin()); }, {0.0, 0.0, 0.25}},
+    {"LastErased", [](auto& groups) { groups.pop_back(); }, {1.0, 1.0, 0.0}},
+};
+
+class ChangedGroupTest : public OptimizerParametersTest,
+                         public testing::WithParamInterface<std::tuple<GroupChange, Side, Shard>> {
+};
+
+INSTANTIATE_TEST_SUITE_P(, ChangedGroupTest,
+                         testing::Combine(testing::ValuesIn(kGroupChanges),
+                                          testing::Values(Side::Wrapper, Side::Wrapped),
+                                          testing::ValuesIn(all_modes())),
+                         [](const auto& item) {
+                           const bool is_on_wrapper = std::get<1>(item.param) == Side::Wrapper;
+                           return std::string(std::get<0>(item.param).name) +
+                                  (is_on_wrapper ? "OnWrapper_" : "OnWrapped_") +
+                                  std::string(kolo::name_of(std::get<2>(item.param)));
+                         });
+
+TEST_P(ChangedGroupTest, AParameterIsSteppedWithTheOptionsOfItsGroup) {
+  const auto& [change, side_of_change, mode] = GetParam();
+  const Parameters parameters{make(), make(), make()};
+  const auto group = [](const Parameters& members, double lr) {
+    return torch::optim::OptimizerParamGroup(members,
+                                             std::make_unique<torch::optim::SGDOptions>(lr));
+  };
+  torch::optim::SGD inner(
+      {group({parameters[0], parameters[1]}, 1.0), group({parameters[2]}, 0.25)},
+      torch::optim::SGDOptions(1.0));
+  DistributedOptimizer optimizer(
+      inner, {{"a", parameters[0]}, {"b", parameters[1]}, {"c", parameters[2]}}, with(mode));
+  const bool is_on_wrapper = side_of_change == Side::Wrapper;
+  torch::optim::Optimizer& side =
+      is_on_wrapper ? static_cast<torch::optim::Optimizer&>(optimizer) : inner;
+  torch::optim::Optimizer& other =
+      is_on_wrapper ? inner : static_cast<torch::optim::Optimizer&>(optimizer);
+  Parameters expected(3, torch::zeros({3}));
+  const auto train = [&](const std::vector<double>& rates) {
+    optimizer.zero_grad();
+    at::Tensor loss = torch::zeros({});
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto factor = static_cast<double>(i + 1);
+      loss = loss + (parameters[i] * own(factor)).sum();
+      expected[i] = expected[i] - rates[i] * mean(factor);
+    }
+    loss.backward();
+    optimizer.step();
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(torch::allclose(parameters[i], expected[i])) << i << parameters[i] << expected[i];
+    }
+  };
+  for (int step = 0; step < 3; ++step) train({1.0, 1.0, 0.25});
+  change.change(side.param_groups());
+  for (int step = 0; step < 3; ++step) train(change.rates);
+  ASSERT_EQ(other.param_groups().size(), side.param_groups().size());
+  // A group keeps its options on the other side, too.
+  std::vector<double> rates = change.rates;
+  std::ranges::replace(rates, other.param_groups().back().options().get_lr(), 0.125);
+  other.param_groups().back().options().set_lr(0.125);
+  train(rates);
+}
+
+TEST_P(AddedGroupTest, AGroupErasedWhileTheOtherSideSetsARate_KeepsTheRate) {
+  const at::Tensor first = make();
+  const at::Tensor second = make();
+  torch::optim::SGD inner(Parameters{first}, torch::optim::SGDOptions(1.0));
+  inner.add_param_group(
+      torch::optim::OptimizerParamGroup({second}, std::make_unique<torch::optim::SGDOptions>(0.5)));
+  DistributedOptimizer optimizer(inner, {{"first", first}, {"second", second}});
+  torch::optim::Optimizer* side = &optimizer;
+  torch::optim::Optimizer* other = &inner;
+  if (GetParam() == Side::Wrapped) std::swap(side, other);
+  side->param_groups().erase(side->param_groups().begin());
+  other->param_groups()[1].options().set_lr(0.25);
+  (first * own(1) + second * own(2)).sum().backward();
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(first, torch::zeros({3})));
+  EXPECT_TRUE(torch::allclose(-second, 0.25 * mean(2)));
+}
+
 TEST_F(OptimizerParametersTest, GroupsAddedOnBothSides_AreAnError) {
   const at::Tensor first = make();
   torch::optim::SGD inner({first}, 1.0);
@@ -102,6 +209,33 @@ TEST_F(OptimizerParametersTest, RequiresGrad_MayChange) {
     EXPECT_TRUE(torch::allclose(later, expected)) << step;
   }
   EXPECT_TRUE(torch::allclose(-always, mean(1) * 12 + torch::arange(3) * 54));
+}
+
+TEST_F(OptimizerParametersTest, AdagradMayBeWrappedAgain_OrStepAlone) {
+  for (const Shard mode : all_modes()) {
+    for (const Shard second : all_modes()) {
+      const at::Tensor weight = torch::ones({40}, torch::kFloat64).requires_grad_();
+      torch::optim::Adagrad inner({weight}, torch::optim::AdagradOptions(0.5).eps(0.0));
+      at::Tensor expected = torch::ones({40}, torch::kFloat64);
+      double sum = 0.0;
+      for (const Shard each : {mode, second}) {
+        DistributedOptimizer optimizer(inner, {{"weight", weight}}, with(each));
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          weight.sum().backward();
+          optimizer.step();
+          expected -= 0.5 / std::sqrt(sum += 1.0);
+        }
+        EXPECT_TRUE(torch::allclose(weight, expected)) << weight;
+        if (each != Shard::None) sum = 0.0;  // the state was sharded, and is gone
+      }
+      if (second == Shard::Full) continue;  // ranks still share the parameter's memory
+      inner.zero_grad();
+      weight.sum().backward();
+      inner.step();
+      EXPECT_TRUE(torch::allclose(weight, expected - 0.5 / std::sqrt(sum + 1.0))) << weight;
+    }
+  }
 }
 
 TEST_F(OptimizerParametersTest, SeveralOptimizers_ShareOneModel) {

@@ -1,4 +1,5 @@
 // Training that resumes from a checkpoint, at any world size and in any shard mode.
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -82,6 +83,75 @@ TEST_P(CheckpointOfTest, Training_ResumesAtAnyWorldSize) {
     after.optimizer->load(folder_ / "alone");
     after.run(4, 7);
     EXPECT_LT(largest_difference(flat_of(*after.net), end), 1e-6);
+  }
+}
+
+TEST_F(CheckpointTest, AnOwnOptimizer_IsSteppedOnceAStep_AndNotByLoad) {
+  for (const Shard mode : all_modes()) {
+    const auto steps_of = [](const Training& training) {
+      return static_cast<const CountingOptimizer&>(*training.inner).steps;
+    };
+    Training before(cases().back(), runtime_.world(), mode);
+    before.run(0, 4);
+    EXPECT_EQ(steps_of(before), 4) << name_of(mode);
+    before.optimizer->save(folder_);
+    Training after(cases().back(), runtime_.world(), mode, 99);
+    after.optimizer->load(folder_);
+    EXPECT_EQ(steps_of(after), 0) << name_of(mode);
+    after.run(4, 7);
+    EXPECT_EQ(steps_of(after), 3) << name_of(mode);
+  }
+}
+
+TEST_F(CheckpointTest, AdagradsState_IsNewWhereTheCheckpointHasNone) {
+  const auto make = [] { return torch::ones({40}, torch::kFloat64).requires_grad_(); };
+  const auto make_inner = [](const Parameters& parameters) {
+    return Adagrad(parameters, AdagradOptions(0.5).initial_accumulator_value(3.0).eps(0.0));
+  };
+  for (const Shard mode : all_modes()) {
+    const at::Tensor a = make();
+    const at::Tensor b = make();
+    Adagrad of_a = make_inner({a});
+    DistributedOptimizer before(of_a, {{"a", a}, {"b", b}}, with(mode));
+    a.sum().backward();
+    before.step();  // a's sum is 3 + 1
+    before.save(folder_);
+    const at::Tensor c = make();
+    const at::Tensor d = make();
+    Adagrad of_both = make_inner({c, d});
+    DistributedOptimizer after(of_both, {{"a", c}, {"b", d}}, with(mode));
+    after.load(folder_);
+    (c + d).sum().backward();
+    after.step();
+    const at::Tensor expected = make().detach();
+    EXPECT_TRUE(torch::allclose(c, expected - 0.25 - 0.5 / std::sqrt(5.0))) << c;
+    EXPECT_TRUE(torch::allclose(d, expected - 0.25)) << d;
+  }
+}
+
+TEST_F(CheckpointTest, StateOfItsOwnShape_IsNoElementOfAShard) {
+  // A shard has at least 64 bytes: the second rank's has one element.
+  const auto make = [] { return torch::ones({17}).requires_grad_(); };
+  const auto train = [&](const at::Tensor& weight, DistributedOptimizer& optimizer, int steps) {
+    for (int step = 0; step < steps; ++step) {
+      optimizer.zero_grad();
+      (weight * torch::arange(17)).sum().backward();
+      optimizer.step();
+    }
+  };
+  for (const Shard mode : sharded_modes()) {
+    const at::Tensor weight = make();
+    CountingOptimizer inner({weight});
+    DistributedOptimizer optimizer(inner, {{"weight", weight}}, with(mode));
+    train(weight, optimizer, 2);
+    optimizer.save(folder_);
+    train(weight, optimizer, 2);
+    const at::Tensor other = make();
+    CountingOptimizer other_inner({other});
+    DistributedOptimizer after(other_inner, {{"weight", other}}, with(Shard::None));
+    after.load(folder_);
+    train(other, after, 2);
+    EXPECT_TRUE(torch::equal(other, weight)) << other << weight;
   }
 }
 

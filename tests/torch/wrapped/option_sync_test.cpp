@@ -1,15 +1,19 @@
 // Every option of LibTorch's optimizers, in every group: a change on either side applies to both,
 // and a checkpoint restores all of them.
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
 #include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
@@ -60,6 +64,62 @@ OptionCase adam_case(const char* name) {
       Options(0.2).betas({0.7, 0.9}).eps(1e-5).weight_decay(0.02).amsgrad(false));
 }
 
+/// Options of a class that LibTorch does not know.
+class AnyOptions : public torch::optim::OptimizerCloneableOptions<AnyOptions> {
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override {
+    c10::IValue value;
+    archive.read("decay", value);
+    decay = value.toDouble();
+    archive.read("is_nesterov", value);
+    is_nesterov = value.toBool();
+    archive.read("window", value);
+    window = value.toInt();
+    archive.read("betas", value);
+    betas = value.to<std::tuple<double, double>>();
+  }
+  void serialize(torch::serialize::OutputArchive& archive) const override {
+    archive.write("decay", decay);
+    archive.write("is_nesterov", is_nesterov);
+    archive.write("window", window);
+    archive.write("betas", c10::IValue(betas));
+  }
+  bool operator==(const AnyOptions& other) const {
+    return decay == other.decay && is_nesterov == other.is_nesterov && window == other.window &&
+           betas == other.betas;
+  }
+  double decay = 0.5;
+  bool is_nesterov = false;
+  std::int64_t window = 3;
+  std::tuple<double, double> betas{0.75, 0.875};
+};
+
+class AnyOptimizer final : public Optimizer {
+ public:
+  AnyOptimizer(std::vector<OptimizerParamGroup> groups, const AnyOptions& defaults)
+      : Optimizer(groups, std::make_unique<AnyOptions>(defaults)) {}
+  at::Tensor step(LossClosure = nullptr) override { return {}; }
+};
+
+/// Options without serialize().
+class SecretOptions : public torch::optim::OptimizerCloneableOptions<SecretOptions> {};
+
+class SecretOptimizer final : public Optimizer {
+ public:
+  explicit SecretOptimizer(Parameters parameters)
+      : Optimizer(std::move(parameters), std::make_unique<SecretOptions>()) {}
+  at::Tensor step(LossClosure = nullptr) override { return {}; }
+};
+
+AnyOptions other_options() {
+  AnyOptions options;
+  options.decay = 0.25;
+  options.is_nesterov = true;
+  options.window = -7;
+  options.betas = {0.0, 1.0};
+  return options;
+}
+
 std::vector<OptionCase> option_cases() {
   using namespace torch::optim;
   return {
@@ -79,6 +139,7 @@ std::vector<OptionCase> option_cases() {
               1e-4),
           AdagradOptions(0.2).initial_accumulator_value(0.2).lr_decay(0.02).weight_decay(0.02).eps(
               1e-5)),
+      option_case<AnyOptimizer>("own", AnyOptions(), other_options()),
   };
 }
 
@@ -125,6 +186,17 @@ TEST_P(OptionSyncTest, EveryOption_IsRestoredFromCheckpoints) {
   after.optimizer.load(folder.path());
   expect_options(*after.inner, Set::One, Set::Other, "wrapped");
   expect_options(after.optimizer, Set::One, Set::Other, "wrapper");
+}
+
+class RefusedOptionsTest : public ShardedOptimizerTest {};
+
+TEST_F(RefusedOptionsTest, OptionsThatCannotBeFollowed_AreRefused) {
+  const at::Tensor parameter = torch::ones({2}).requires_grad_();
+  SecretOptimizer inner({parameter});
+  const std::string text = text_thrown_by<InvalidArgument>(
+      [&] { DistributedOptimizer(inner, {{"parameter", parameter}}); });
+  expect_contains(text, "SecretOptions cannot be read and written");
+  expect_contains(text, "Implement serialize() for both archives");
 }
 
 }  // namespace kolo::test::option_sync_test

@@ -89,6 +89,7 @@ TEST_P(WrappedOptimizerTest, KnownFields_AreThoseOfTheClass) {
     EXPECT_EQ(field.is_tensor, field.name != "step");
   }
   EXPECT_EQ(known, GetParam().known);
+  EXPECT_TRUE(LibTorchOptimizer(*inner, false).steps_leaves_separately());
 }
 
 TEST_P(WrappedOptimizerTest, StateMovesToAnotherLeaf_WhichThenStepsAlike) {
@@ -109,7 +110,7 @@ TEST_P(WrappedOptimizerTest, StateMovesToAnotherLeaf_WhichThenStepsAlike) {
   }
   optimizer.set_state(second, fields);
   expect_equal(*optimizer.state(second), *optimizer.state(first));
-  optimizer.step_leaves(0, {second});
+  optimizer.step_leaves({{second}});
   optimizer.step(nullptr);
   EXPECT_TRUE(torch::equal(second, first)) << second << first;
   expect_equal(*optimizer.state(second), *optimizer.state(first));
@@ -144,7 +145,7 @@ TEST(StepLeavesTest, UsesTheOptionsOfItsGroup_AndLeavesTheGroupsAsTheyWere) {
   torch::optim::SGD inner({group_of(a, 0.1), group_of(b, 4.0)}, torch::optim::SGDOptions(0.1));
   LibTorchOptimizer optimizer(inner, false);
   const at::Tensor leaf = parameter(3);
-  optimizer.step_leaves(1, {leaf});
+  optimizer.step_leaves({{}, {leaf}});
   EXPECT_TRUE(torch::equal(leaf, torch::arange(1.0, 4.0) - 2.0)) << leaf;
   EXPECT_TRUE(torch::equal(a, torch::arange(1.0, 3.0)));
   EXPECT_TRUE(torch::equal(b, torch::arange(1.0, 3.0)));
@@ -164,7 +165,8 @@ TEST(StepLeavesTest, AfterAnError_TheGroupsHoldTheirParameters) {
   const at::Tensor member = parameter(2);
   Failing inner({member}, torch::optim::SGDOptions(0.1));
   LibTorchOptimizer optimizer(inner, false);
-  EXPECT_THROW(optimizer.step_leaves(0, {parameter(3)}), BackendError);
+  EXPECT_THROW(optimizer.step_leaves({{parameter(3)}}), BackendError);
+  EXPECT_FALSE(optimizer.steps_leaves_separately()) << "its step() may count";
   EXPECT_TRUE(optimizer.groups()[0].params().at(0).is_same(member));
 }
 
