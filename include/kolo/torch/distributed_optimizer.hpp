@@ -46,7 +46,11 @@ class GradScaler;
 ///
 /// It is a torch::optim::Optimizer over the same parameters, so schedulers and functions that take
 /// an optimizer work with it. Options such as the learning rate may be changed on the wrapped
-/// optimizer or on this one; the next step() applies a change to both.
+/// optimizer or on this one, and parameters moved to another group or removed; the next step()
+/// applies a change to both. A step calls step() of an optimizer class of the program's own once,
+/// with all parameters or this rank's shards. The class's options need serialize() for both
+/// archives; state that is sharded or loaded also needs save() and load() of the optimizer, which
+/// torch::optim::serialize implements.
 ///
 /// Gradients, unless they are sparse, become views of buckets, on the CPU in memory that the ranks
 /// of a node share where possible, so they are reduced without packing. A bucket is submitted when its last gradient has
@@ -54,6 +58,12 @@ class GradScaler;
 /// After the first step, buckets are laid out in the order in which gradients arrived on the set's
 /// first rank. If a parameter has no gradient on this rank, it counts as zero; if it has none on
 /// any rank, its grad() stays undefined.
+///
+/// Ranks compare the options of groups, the group of each parameter, and whether the last step was
+/// taken or its gradients dropped, without operations of their own. If any differ, the reduction of
+/// the next step ends in a MismatchError on all ranks, which names them, before anything is
+/// updated. If sharded, a rank that drops gradients with which others step gets the error at once,
+/// as they do. save() and join() compare first.
 ///
 /// Parameters may be added later: a group added to this or to the wrapped optimizer, or a parameter
 /// whose requires_grad is set, takes part from the next zero_grad(), synchronize() or step() on;
@@ -81,8 +91,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   equal, parameters are not dense floating tensors on one device, the CPU or a CUDA device, or
   ///   belong to another DistributedOptimizer that still lives, or the optimizer evaluates its
   ///   closure several times per step (LBFGS)
-  /// @throws MismatchError on all ranks if options, or names, dtypes, shapes or device of
-  ///   parameters differ between ranks
+  /// @throws MismatchError on all ranks if options, also of parameter groups, or names, dtypes,
+  ///   shapes, groups or device of parameters differ between ranks
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                        Options options = {});
   /// The same with names instead of a model, and without buffers.
@@ -188,6 +198,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// taken the most steps, and training may continue. The model's buffers do not change.
   /// @return the rank that joined last; see kolo::join
   /// @throws InvalidArgument while gradients are being reduced, and with local_sgd
+  /// @throws MismatchError on all ranks if the last step differed between those that have taken the
+  ///   most
   int join();
 
   /// Compares the parameters of all ranks bit by bit, independent of Options::check_replicas_every.
@@ -228,6 +240,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @throws BackendError on all ranks, naming rank, file and cause, if a file cannot be written or
   ///   the other program does not finish in time
   /// @throws InvalidArgument on all ranks for state of a class without serialize()
+  /// @throws MismatchError on all ranks if the last step, or the options now, differ between ranks
   void save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
   /// Resumes from a checkpoint of any world size and shard mode, between steps. Collective and

@@ -64,6 +64,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
       open.erase(key);
     }
   }
+  if (!plan.buckets.empty()) plan.buckets.front().has_digest = true;
   place_buckets(plan, shards, alignment);
   return plan;
 }

@@ -21,11 +21,13 @@ struct PlannedParameter {
 
 /// A contiguous range of memory that is reduced in one operation: gradients of one dtype, padded so
 /// that they divide into equal shards, then flags. Each member has one flag, which is 1 if this
-/// rank has its gradient. The rank's flags follow; the last is 1 unless the rank has joined.
-/// Offsets are in bytes from the start of the memory of all buckets; offsets of members and shards
-/// are multiples of 64.
+/// rank has its gradient. In a plan's first bucket a digest follows, which ranks compare: a flag
+/// for each of its bits, then one for each of their complements. The rank's flags follow; the last
+/// is 1 unless the rank has joined. Offsets are in bytes from the start of the memory of all
+/// buckets; offsets of members and shards are multiples of 64.
 struct Bucket {
   static constexpr std::size_t kRankFlags = 3;
+  static constexpr std::size_t kDigestBits = 32;
 
   struct Member {
     std::size_t parameter;  ///< its index
@@ -33,12 +35,15 @@ struct Bucket {
   };
   DType dtype = DType::Float32;
   bool is_compressed = true;
+  bool has_digest = false;
   std::vector<Member> members;
   std::size_t offset = 0;
   std::size_t flags_offset = 0;
   std::size_t size_bytes = 0;
 
-  std::size_t flag_count() const { return members.size() + kRankFlags; }
+  std::size_t flag_count() const {
+    return members.size() + (has_digest ? 2 * kDigestBits : 0) + kRankFlags;
+  }
   std::size_t count() const { return size_bytes / size_of(dtype); }
   std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
   /// Bytes of each of `shards` equal shards.

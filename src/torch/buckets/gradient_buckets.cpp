@@ -17,6 +17,26 @@ constexpr std::int64_t kActive = -1;
 constexpr std::int64_t kUncounted = -2;
 constexpr std::int64_t kCounted = -3;
 
+constexpr std::int64_t kDigestBits = Bucket::kDigestBits;
+
+/// The flags of a bucket's digest.
+at::Tensor digest_in(const at::Tensor& flags, const Bucket& bucket) {
+  return flags.narrow(0, static_cast<std::int64_t>(bucket.members.size()), 2 * kDigestBits);
+}
+
+/// Sums of these flags of several ranks show whether all digests are equal: a bit that differs is
+/// set in one and its complement in another.
+void set_digest(const at::Tensor& flags, std::uint32_t digest) {
+  const at::Tensor bits = at::empty({2 * kDigestBits}, at::kFloat);
+  auto* const values = bits.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < kDigestBits; ++i) {
+    const bool bit = (digest >> i & 1U) != 0;
+    values[i] = bit ? 1.0F : 0.0F;
+    values[kDigestBits + i] = bit ? 0.0F : 1.0F;
+  }
+  at::Tensor(flags).copy_(bits);
+}
+
 }  // namespace
 
 std::string refusal_of_gradient(const std::string& name) {
@@ -80,15 +100,15 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
   return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
 }
 
-std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, bool is_active,
-                                              PassKinds kinds) {
+std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;
   const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
-  if (!is_active) flags[kActive] = 0;
-  if (!kinds.uncounted) flags[kUncounted] = 0;
-  if (!kinds.counted) flags[kCounted] = 0;
+  if (!own.is_active) flags[kActive] = 0;
+  if (!own.kinds.uncounted) flags[kUncounted] = 0;
+  if (!own.kinds.counted) flags[kCounted] = 0;
+  if (bucket.has_digest && own.digest) set_digest(digest_in(flags, bucket), *own.digest);
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
     if (parameters_[parameter].grad().defined()) {
@@ -166,6 +186,15 @@ PassKinds GradientBuckets::reduced_kinds(const Bucket& bucket) const {
   const at::Tensor& flags = flags_of(bucket);
   return {.counted = flags[kCounted].item<double>() != 0.0,
           .uncounted = flags[kUncounted].item<double>() != 0.0};
+}
+
+bool GradientBuckets::has_unequal_digests(const Bucket& bucket) const {
+  const at::Tensor flags = digest_in(flags_of(bucket), bucket).ne(0);
+  const auto* const bits = flags.const_data_ptr<bool>();
+  for (std::int64_t i = 0; i < kDigestBits; ++i) {
+    if (bits[i] && bits[kDigestBits + i]) return true;
+  }
+  return false;
 }
 
 void GradientBuckets::clear_gradients() {

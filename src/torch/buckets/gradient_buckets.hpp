@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,13 @@ struct PassKinds {
     counted = counted || others.counted;
     uncounted = uncounted || others.uncounted;
   }
+};
+
+/// What a rank says of itself with the gradients of a bucket.
+struct RankFlags {
+  bool is_active;                       ///< it has not joined
+  PassKinds kinds;                      ///< of its passes
+  std::optional<std::uint32_t> digest;  ///< of what ranks do alike; none: nothing is compared
 };
 
 /// The error text of accesses to the gradient of parameter `name` while it is reduced.
@@ -64,9 +72,9 @@ class GradientBuckets {
   /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
   /// gradients are added to it.
   void widen(std::size_t parameter);
-  /// Zeroes missing gradients, moves in all others, and sets the flags; `kinds` are the kinds of
-  /// this rank's passes. Returns the gradients that were replaced on a GPU.
-  std::vector<at::Tensor> fill(const Bucket& bucket, bool is_active, PassKinds kinds);
+  /// Zeroes missing gradients, moves in all others, and sets the flags. Returns the gradients that
+  /// were replaced on a GPU.
+  std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own);
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
@@ -84,6 +92,8 @@ class GradientBuckets {
   double reduced_activity(const Bucket& bucket) const;
   /// After the reduction: the kinds of all ranks' passes.
   PassKinds reduced_kinds(const Bucket& bucket) const;
+  /// After the reduction of a bucket with digests: whether two differ.
+  bool has_unequal_digests(const Bucket& bucket) const;
   /// Undefines the gradients in all buckets, or in one.
   void clear_gradients();
   void clear_gradients(const Bucket& bucket);

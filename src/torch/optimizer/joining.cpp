@@ -63,7 +63,8 @@ void copy_from(int root, TrainingContext& context, OptionSync& option_sync) {
 
 }  // namespace
 
-void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync) {
+void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+                 const RankComparison& comparison) {
   // The names of operations depend on additions and layouts.
   struct Progress {
     std::int64_t steps, additions, layouts;
@@ -74,6 +75,7 @@ void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync
   allgather({&own, DType::Int64, {1, 3}, Device{}}, [&](const auto&) { return all.data(); },
             {.name = context.prefix + ".joined", .process_set = &context.set});
   const auto furthest = std::max_element(all.begin(), all.end());
+  comparison.compare_last(own.steps == furthest->steps);
   if (*furthest == *std::min_element(all.begin(), all.end())) return;
 
   const bool have_same_names = std::ranges::all_of(all, [&](const Progress& other) {

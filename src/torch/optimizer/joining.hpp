@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/rank_comparison.hpp"
 #include "torch/optimizer/step_command.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/wrapped/option_sync.hpp"
@@ -33,7 +34,8 @@ class JoinCommands {
 
 /// After a join, if ranks took different numbers of steps: copies the parameters, optimizer state
 /// and options of a rank that took the most to all. Rebuilds `batches` if ranks have laid out
-/// buckets differently. Collective.
-void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync);
+/// buckets differently. Before, compares the last step of those that took the most. Collective.
+void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+                 const RankComparison& comparison);
 
 }  // namespace kolo::tensors

@@ -1,7 +1,10 @@
 #include "torch/optimizer/optimizer_facts.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -19,6 +22,16 @@ std::ptrdiff_t count_constructed(const std::vector<ReducedParameter>& parameters
   return std::ranges::count_if(parameters, [](const ReducedParameter& parameter) {
     return is_constructed(parameter.tensor);
   });
+}
+
+std::string text_of(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) {
+    std::array<char, 32> digits;  // the fewest that no other value has
+    const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
+    text.append(text.empty() ? "" : ", ").append(digits.begin(), end);
+  }
+  return text;
 }
 
 void append_facts(const std::string& what, const std::vector<ReducedParameter>& parameters,
@@ -70,6 +83,24 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
   if (options.shard != Shard::Full) return facts;
   facts.push_back({"number of frozen parameters", std::to_string(frozen.size())});
   append_facts("frozen parameter ", frozen, facts);
+  return facts;
+}
+
+std::vector<Fact> facts_of(const OptionSync& option_sync,
+                           const std::vector<ReducedParameter>& parameters) {
+  const std::vector<OptionSync::Group>& groups = option_sync.groups();
+  std::vector<Fact> facts{{"number of parameter groups", std::to_string(groups.size())}};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    for (const OptionField& option : groups[i].options) {
+      facts.push_back({"option " + option.name + " of parameter group " + std::to_string(i),
+                       text_of(option.values)});
+    }
+  }
+  for (const ReducedParameter& parameter : parameters) {
+    const std::optional<std::size_t> group = option_sync.group_of(parameter.tensor);
+    facts.push_back({"parameter group of '" + parameter.name + "'",
+                     group ? std::to_string(*group) : std::string("none")});
+  }
   return facts;
 }
 

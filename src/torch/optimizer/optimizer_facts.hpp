@@ -5,6 +5,7 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/reduction/parameter_watch.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/wrapped/option_sync.hpp"
 
 namespace kolo::tensors {
 
@@ -12,5 +13,9 @@ namespace kolo::tensors {
 std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
                            const std::vector<ReducedParameter>& parameters,
                            const std::vector<ReducedParameter>& frozen);
+
+/// The same for parameter groups: their options, and the group of each parameter.
+std::vector<Fact> facts_of(const OptionSync& option_sync,
+                           const std::vector<ReducedParameter>& parameters);
 
 }  // namespace kolo::tensors

@@ -26,10 +26,10 @@ std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& 
 
 }  // namespace
 
-ParameterBatches::ParameterBatches(TrainingContext& context,
+ParameterBatches::ParameterBatches(TrainingContext& context, const OptionSync& option_sync,
                                    const TrainingContext::NamedTensors& names,
                                    std::function<void()> before_gradient)
-    : context_(context), before_gradient_(std::move(before_gradient)) {
+    : context_(context), option_sync_(option_sync), before_gradient_(std::move(before_gradient)) {
   for (const auto& [name, tensor] : names) {
     if (!tensor.defined()) continue;
     names_.emplace(tensor.unsafeGetTensorImpl(), Known{name, names_.size()});
@@ -158,8 +158,9 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
         reducers_.empty() ? parameters.front() : reducers_.front()->parameters().front();
     own_problem = problem_with(parameters, first, context_.options);
   }
-  agree(context_.set, prefix + ".agreement", "DistributedOptimizer",
-        facts_of(context_.options, parameters, frozen), own_problem);
+  std::vector<Fact> facts = facts_of(context_.options, parameters, frozen);
+  for (Fact& fact : facts_of(option_sync_, parameters)) facts.push_back(std::move(fact));
+  agree(context_.set, prefix + ".agreement", "DistributedOptimizer", facts, own_problem);
   if (context_.sets.sharded == nullptr) {
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);

@@ -13,6 +13,7 @@
 #include "torch/optimizer/step_command.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/reduction/gradient_reducer.hpp"
+#include "torch/wrapped/option_sync.hpp"
 
 namespace kolo::tensors {
 
@@ -23,8 +24,9 @@ class ParameterBatches {
   using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
 
   /// `names` are used in error texts and checkpoints. `before_gradient` is called before
-  /// each gradient is added.
-  ParameterBatches(TrainingContext& context, const TrainingContext::NamedTensors& names,
+  /// each gradient is added. `option_sync` outlives this.
+  ParameterBatches(TrainingContext& context, const OptionSync& option_sync,
+                   const TrainingContext::NamedTensors& names,
                    std::function<void()> before_gradient);
 
   /// Adds the parameters of all groups that require gradients and have no reducer yet, after all
@@ -78,6 +80,7 @@ class ParameterBatches {
   void place_frozen(const Parameters& frozen, const std::string& prefix);
 
   TrainingContext& context_;
+  const OptionSync& option_sync_;
   struct Known {
     std::string name;
     std::size_t place;  // in the model

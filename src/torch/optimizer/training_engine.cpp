@@ -49,15 +49,17 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
     : wrapped_(std::move(wrapped)),
       context_(context_of(*wrapped_, groups, std::move(options))),
       option_sync_(groups),
-      batches_(context_, parameters,
+      batches_(context_, option_sync_, parameters,
                [this] {
                  if (!context_.step.backward.is_running()) begin_backward();
                }),
       guards_(context_, batches_),
-      gradients_(context_.set, context_.sets, context_.prefix + ".check"),
+      gradients_(context_.set, context_.sets,
+                 [this](const TensorView& rows) { sum_over_ranks(rows); }),
       normalization_(context_, batches_),
       commands_(context_),
       local_(context_, batches_),
+      comparison_(context_, batches_, option_sync_),
       replica_check_(context_, batches_),
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_) {
@@ -104,6 +106,7 @@ void TrainingEngine::forget_dropped() {
     if (batches_.any(&GradientReducer::has_gradients)) return;
     batches_.finish_residuals(/*is_used=*/false);
     context_.step.phases.restart();
+    comparison_.note(StepEnd::Dropped);
     return;
   }
   normalization_.forget_dropped();
@@ -151,8 +154,8 @@ void TrainingEngine::discard_on_all_ranks() {
   if (!has_begun) normalization_.restart();
   if (!has_begun && !is_reduced) return;
   const std::string changed = batches_.changed_since_arrival();
+  const bool is_known = phases.current() == StepPhase::Failed;
   if (has_begun) {  // other ranks may have submitted buckets
-    const bool is_known = phases.current() == StepPhase::Failed;
     try {
       reduce(/*is_discarded=*/true);
     } catch (const ShutdownError&) {
@@ -163,6 +166,7 @@ void TrainingEngine::discard_on_all_ranks() {
     phases.restart();
   }
   commands_.announce(DiscardCommand{});
+  if (!is_known) end_dropped_step();  // otherwise step() has failed on other ranks
   batches_.finish_residuals(/*is_used=*/false);
   batches_.clear_gradients();
   guards_.discard(changed);

@@ -9,6 +9,7 @@
 #include "torch/optimizer/local_steps.hpp"
 #include "torch/optimizer/loss_normalization.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/rank_comparison.hpp"
 #include "torch/optimizer/replica_check.hpp"
 #include "torch/optimizer/training_checkpoint.hpp"
 #include "torch/optimizer/training_context.hpp"
@@ -82,11 +83,15 @@ class TrainingEngine {
   at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
-  void end_step();
+  void end_step(StepEnd end);
+  void end_dropped_step();
+  void abandon_step();
   void average_parameters();
   void start_units();
   void reduce(bool is_discarded);
   void synchronize_ranks(const std::string& purpose);
+  void call_in_step(const char* call, const std::function<void()>& collective);
+  void sum_over_ranks(const TensorView& rows);
   bool find_joined();
   void expect_all_active();
   bool await_step();
@@ -102,6 +107,7 @@ class TrainingEngine {
   LossNormalization normalization_;
   JoinCommands commands_;
   LocalSteps local_;
+  RankComparison comparison_;
   ReplicaCheck replica_check_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;

@@ -18,10 +18,12 @@ int TrainingEngine::join() {
   int last = 0;
   if (context_.is_sharded()) {
     last = join_sharded();
+    comparison_.compare_last();
   } else {
     last = kolo::join(&context_.set);
-    align_ranks(context_, batches_, option_sync_);
+    align_ranks(context_, batches_, option_sync_, comparison_);
   }
+  comparison_.restart();
   normalization_.forget_reference();
   replica_check_.restart();
   return last;
@@ -83,10 +85,11 @@ void TrainingEngine::follow_one_step() {
       merge_options();
       update_shards();
       ++context_.steps;
-      return end_step();
+      return end_step(StepEnd::Step);
     } else if (std::holds_alternative<SkipCommand>(command)) {
       return skip_step();
     } else {  // DiscardCommand
+      end_dropped_step();
       batches_.clear_gradients();
       if (!context_.gathers_on_use) return;
       context_.step.phases.restart();

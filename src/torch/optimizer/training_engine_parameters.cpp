@@ -24,7 +24,7 @@ void TrainingEngine::check_replicas() {
 
 void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
   merge_options();
-  if (local_.is_on()) average_parameters();
+  local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
   checkpoint_.save(folder, options);
 }
 
@@ -37,6 +37,7 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
   const WritesAllowed writes;
   const Loaded loaded = checkpoint_.load(path, options);
   local_.resume(context_.steps);
+  comparison_.restart();
   return loaded;
 }
 

@@ -6,6 +6,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
 #include "torch/optimizer/training_engine.hpp"
 
 namespace kolo::tensors {
@@ -21,8 +22,36 @@ void TrainingEngine::start_units() {
 
 /// A barrier that is numbered like the collectives of units, after those in flight.
 void TrainingEngine::synchronize_ranks(const std::string& purpose) {
+  if (context_.set.size() == 1) return;
   for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
   barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+/// Runs a collective between the reduction and the end of a step, for this rank's call `call`. If
+/// ranks of a sharded optimizer call different ones, all throw MismatchError, and the step ends
+/// without an update.
+void TrainingEngine::call_in_step(const char* call, const std::function<void()>& collective) {
+  try {
+    collective();
+  } catch (const MismatchError& error) {
+    abandon_step();
+    throw MismatchError("DistributedOptimizer: rank " +
+                        std::to_string(context_.set.runtime().rank()) + " called " + call +
+                        " with reduced gradients, unlike other ranks. Let all ranks step, or all "
+                        "drop the gradients. " +
+                        error.what());
+  }
+}
+
+/// If the optimizer is sharded, numbered like the collectives of units, so that ranks that call
+/// something else, such as step(), get an error at once.
+void TrainingEngine::sum_over_ranks(const TensorView& rows) {
+  OperationOptions options{.name = context_.prefix + ".check", .process_set = &context_.set};
+  if (context_.is_sharded()) options = context_.unit_calls->next(options, {});
+  call_in_step("clip_grad_norm_() or a step with GradScaler", [&] {
+    allreduce(rows, rows,
+              {.op = ReduceOp::Sum, .name = options.name, .process_set = options.process_set});
+  });
 }
 
 /// Called on all ranks after a mismatch: whether some have joined, since the next numbered
@@ -61,9 +90,20 @@ void TrainingEngine::reduce(bool is_discarded) {
     batches_.reduce_all();
   } catch (...) {
     normalization_.finish(/*have_succeeded=*/false);
+    try {
+      comparison_.require_alike();  // the error may be of this rank alone
+    } catch (const MismatchError&) {
+    }
     throw;
   }
   normalization_.finish(/*have_succeeded=*/true);
+  try {
+    comparison_.require_alike();
+  } catch (const MismatchError&) {
+    abandon_step();
+    throw;
+  }
+  comparison_.note(StepEnd::Open);
   if (is_discarded) return;
   for (const auto& reducer : batches_) reducer->follow_arrival();
   normalization_.normalize();

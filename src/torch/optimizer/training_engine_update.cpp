@@ -22,7 +22,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   ++context_.steps;
   guards_.step();
   reporter_.step();
-  end_step();
+  end_step(StepEnd::Step);
   return loss;
 }
 
@@ -55,6 +55,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 /// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
 /// wrapped optimizer must be stepped once.
 void TrainingEngine::update_shards() {
+  call_in_step("step()", [&] { synchronize_ranks("step()"); });
   const WritesAllowed writes;
   std::exception_ptr error;
   const auto attempt = [&](const auto& work) {
@@ -64,7 +65,6 @@ void TrainingEngine::update_shards() {
       if (!error) error = std::current_exception();  // continue: other ranks wait for this one
     }
   };
-  for (const auto& reducer : batches_) {
   struct ShardedBucket {
     const ParameterShards& shards;
     std::size_t number;
@@ -84,6 +84,7 @@ void TrainingEngine::update_shards() {
     for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
     begun.clear();
   };
+  for (const auto& reducer : batches_) {
     const ParameterShards& shards = *reducer->shards();
     shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
@@ -98,8 +99,8 @@ void TrainingEngine::update_shards() {
       if (!is_one_step) step();
     }
   }
-  for (const auto& reducer : batches_) {
   if (is_one_step) step();
+  for (const auto& reducer : batches_) {
     attempt([&] { reducer->shards()->memory().end_update(); });
   }
   batches_.clear_gradients();
@@ -116,14 +117,36 @@ void TrainingEngine::skip_step() {
   if (context_.is_sharded()) batches_.clear_gradients();
   batches_.finish_residuals(/*is_used=*/false);
   expect_all_active();
-  end_step();
+  end_step(StepEnd::Skipped);
+}
+
+/// The reduced gradients are dropped on all ranks. If the optimizer is sharded, ranks that step
+/// would wait for this one to update its shards: they get an error instead.
+void TrainingEngine::end_dropped_step() {
+  if (context_.is_sharded()) {
+    call_in_step("zero_grad()", [&] { synchronize_ranks("zero_grad()"); });
+  }
+  context_.unit_calls->restart();
+  comparison_.note(StepEnd::Dropped);
+}
+
+/// After an error on all ranks: nothing is updated.
+void TrainingEngine::abandon_step() {
+  context_.step.phases.restart();
+  context_.unit_calls->restart();
+  comparison_.restart();
+  batches_.finish_residuals(/*is_used=*/false);
+  batches_.clear_gradients();
 }
 
 /// After an update or a skipped step.
-void TrainingEngine::end_step() {
+void TrainingEngine::end_step(StepEnd end) {
   StepPhases& phases = context_.step.phases;
-  const bool is_common = local_.is_on() || phases.current() == StepPhase::Synchronized;
+  const bool is_reduced = phases.current() == StepPhase::Synchronized;
+  const bool is_common = local_.is_on() || is_reduced;
   phases.restart();
+  context_.unit_calls->restart();
+  if (is_reduced) comparison_.note(end);
   const bool is_due = local_.end_step();
   if (is_due) average_parameters();
   if (is_common) replica_check_.end_step(/*can_differ=*/local_.is_on() && !is_due);

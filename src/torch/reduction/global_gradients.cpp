@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -12,7 +13,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 
-#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::tensors {
@@ -44,8 +44,9 @@ double larger(double a, double b) { return b <= a ? a : b; }
 
 }  // namespace
 
-GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name)
-    : set_(set), sets_(sets), name_(std::move(name)) {}
+GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets,
+                                 std::function<void(const TensorView& rows)> sum)
+    : set_(set), sets_(sets), sum_(std::move(sum)) {}
 
 void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double scale,
                               bool is_local) {
@@ -92,8 +93,7 @@ std::vector<GlobalGradients::Row> GlobalGradients::allgather_rows(double norm) {
   Row& own = rows[static_cast<std::size_t>(set_.rank())];
   own = own_;
   own[kNorm] = norm;
-  const TensorView view{rows.data(), DType::Float64, {set_.size(), kColumns}, Device{}};
-  allreduce(view, view, {.op = ReduceOp::Sum, .name = name_, .process_set = &set_});
+  sum_({rows.data(), DType::Float64, {set_.size(), kColumns}, Device{}});
   require_equal_scales(rows);
   found_ = found_in(rows);
   return rows;

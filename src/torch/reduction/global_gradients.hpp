@@ -2,13 +2,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "kolo/process_set.hpp"
+#include "kolo/tensor_view.hpp"
 #include "torch/sharding/shard_sets.hpp"
 
 namespace kolo::tensors {
@@ -21,8 +22,9 @@ class GlobalGradients {
   /// What unscaling has found on all ranks together.
   enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
 
-  /// `name` names the reductions over `set`; `set` and `sets` outlive this.
-  GlobalGradients(ProcessSet& set, const ShardSets& sets, std::string name);
+  /// `sum` sums rows over the ranks of `set`, in place; `set` and `sets` outlive this.
+  GlobalGradients(ProcessSet& set, const ShardSets& sets,
+                  std::function<void(const TensorView& rows)> sum);
 
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
   /// finite. The next clip() or found() shares this with the other ranks, unless `is_local`.
@@ -48,7 +50,7 @@ class GlobalGradients {
 
   ProcessSet& set_;
   const ShardSets& sets_;
-  const std::string name_;
+  const std::function<void(const TensorView& rows)> sum_;
   Row own_{};                   // of the last unscale()
   std::optional<Found> found_;  // on all ranks together
 };

@@ -178,7 +178,7 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
   const ProcessSet& set = *setup_.sets.sharded;
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : buckets.buckets()) {
-    buckets.fill(bucket, setup_.step.is_active, setup_.step.own_passes);
+    buckets.fill(bucket, setup_.step.flags());
     const std::int64_t count =
         static_cast<std::int64_t>(bucket.gradient_count()) / static_cast<std::int64_t>(set.size());
     at::Tensor shard = buckets.flat(bucket).narrow(0, set.rank() * count, count).detach();

@@ -71,8 +71,7 @@ void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.order_before_current();
-  const std::vector<at::Tensor> replaced =
-      buckets_.fill(plan, setup_.step.is_active, setup_.step.own_passes);
+  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.flags());
   for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   setup_.step.start_clock();
@@ -210,6 +209,9 @@ void StepReductions::complete(std::size_t bucket) {
   }
   buckets_.allow_access(plan);
   setup_.step.all_passes.add(buckets_.reduced_kinds(plan));
+  if (plan.has_digest && setup_.step.digest && buckets_.has_unequal_digests(plan)) {
+    setup_.step.digests_differ = true;
+  }
   if (shards_ == nullptr) {
     if (setup_.options.shard != Shard::None) correct_divisor(bucket, buckets_.flat(plan));
     buckets_.assign_gradients(plan);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,11 +35,15 @@ struct StepState {
   int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
   PassKinds own_passes;   ///< of this rank since the last step
   PassKinds all_passes;   ///< of all ranks, according to this step's reductions
+  /// Of what ranks do alike, see RankComparison; none if there is one rank.
+  std::optional<std::uint32_t> digest;
+  bool digests_differ = false;  ///< according to this step's reductions
   /// The current divisor of losses of backward(loss_sum, count), equal on all ranks.
   std::optional<double> loss_reference;
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 
+  RankFlags flags() const { return {is_active, own_passes, digest}; }
   double seconds_until(Clock::time_point point) const {
     return std::chrono::duration<double>(point - first_gradient).count();
   }

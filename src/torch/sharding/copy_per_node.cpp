@@ -74,7 +74,7 @@ class CopyPerNode final : public ParameterMemory {
     });
   }
 
-  void begin_update() override { synchronize_ranks("begin"); }
+  void begin_update() override {}
   void end_bucket(std::size_t) override {}
   void end_update() override { synchronize_ranks("end"); }
 

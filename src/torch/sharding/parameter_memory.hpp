@@ -31,7 +31,8 @@ class ParameterMemory {
   /// The units, if parameters are gathered on use; otherwise null. Not collective.
   virtual GatheredUnits* units() const { return nullptr; }
 
-  /// Before this rank's shards are updated.
+  /// Before this rank's shards are updated; all ranks have begun to step, and read no parameters.
+  /// Not collective.
   virtual void begin_update() = 0;
   /// This rank's shard of the bucket is updated.
   virtual void end_bucket(std::size_t bucket) = 0;

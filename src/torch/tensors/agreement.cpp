@@ -49,7 +49,8 @@ std::vector<Part> gather(ProcessSet& set, const std::string& name, const std::st
   return parts;
 }
 
-void compare(const std::string& what, const Part& first, const Part& other) {
+void compare(const std::string& what, const Part& first, const Part& other,
+             const std::string& advice) {
   const std::size_t count = std::min(first.facts.size(), other.facts.size());
   for (std::size_t i = 0; i < count; ++i) {
     const Fact& a = first.facts[i];
@@ -57,21 +58,21 @@ void compare(const std::string& what, const Part& first, const Part& other) {
     if (a.name == b.name && a.value == b.value) continue;
     throw MismatchError(what + ": ranks disagree: " + a.name + " is " + a.value + " on rank " +
                         std::to_string(first.rank) + ", and " + b.name + " is " + b.value +
-                        " on rank " + std::to_string(other.rank) +
-                        ". Give the same on every rank.");
+                        " on rank " + std::to_string(other.rank) + ". " + advice);
   }
 }
 
 }  // namespace
 
 void agree(ProcessSet& set, const std::string& name, const std::string& what,
-           const std::vector<Fact>& facts, const std::string& problem) {
-  const std::vector<Part> parts = gather(set, name, encode(facts, problem));
+           const std::vector<Fact>& facts, const std::string& problem, const std::string& advice) {
+  std::vector<Part> parts = gather(set, name, encode(facts, problem));
   for (const Part& part : parts) {
     if (part.problem.empty()) continue;
     throw InvalidArgument(what + ": on rank " + std::to_string(part.rank) + ": " + part.problem);
   }
-  for (const Part& part : parts) compare(what, parts.front(), part);
+  std::erase_if(parts, [](const Part& part) { return part.facts.empty(); });
+  for (const Part& part : parts) compare(what, parts.front(), part, advice);
 }
 
 void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,

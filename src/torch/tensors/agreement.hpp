@@ -17,9 +17,11 @@ struct Fact {
 /// Compares facts between the ranks of a set, so that a mistake on one is an error on all.
 /// Collective and blocking, under the name `name`. Throws InvalidArgument with the text and the
 /// rank if any rank has a `problem`, or MismatchError with both values if facts differ; texts begin
-/// with `what`.
+/// with `what`, and that of a MismatchError ends with `advice`. Ranks without facts are not
+/// compared.
 void agree(ProcessSet& set, const std::string& name, const std::string& what,
-           const std::vector<Fact>& facts, const std::string& problem);
+           const std::vector<Fact>& facts, const std::string& problem,
+           const std::string& advice = "Give the same on every rank.");
 
 /// Runs `work` on all ranks. If it throws on any, all throw: that rank its own exception, the
 /// others InvalidArgument with `what`, the rank, `actor` and the exception's text.

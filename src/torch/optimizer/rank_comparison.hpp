@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch/optimizer/parameter_batches.hpp"
+#include "torch/optimizer/training_context.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/wrapped/option_sync.hpp"
+
+namespace kolo::tensors {
+
+/// How a step ended whose gradients are reduced.
+enum class StepEnd : std::uint8_t {
+  Open,  ///< not yet: step() has failed, or was not called
+  Step,
+  Skipped,  ///< without an update, by a GradScaler
+  Dropped,
+};
+
+/// Compares between ranks what all must do alike: the options that the last step applied, the
+/// members of parameter groups, and how the last step ended.
+///
+/// Each rank sends a digest with the flags of the next reduction, whose sums show whether two ranks
+/// differ: one step late, but without an operation of its own. Only then are the facts gathered,
+/// for the text of the error. A set of one rank compares nothing.
+class RankComparison {
+ public:
+  /// The arguments outlive this.
+  RankComparison(TrainingContext& context, const ParameterBatches& batches,
+                 const OptionSync& option_sync)
+      : context_(context), batches_(batches), option_sync_(option_sync) {
+    restart();
+  }
+
+  /// A step whose gradients are reduced has ended on this rank, or begins to with StepEnd::Open.
+  void note(StepEnd end);
+  /// Forgets the last step, on all ranks alike.
+  void restart();
+
+  /// After a reduction: throws MismatchError on all ranks if two differ, and forgets the last step.
+  /// Collective only then.
+  void require_alike();
+  /// Compares the last step now. Collective. Joined ranks, and those that do not `count`, are left
+  /// out.
+  void compare_last(bool counts = true) const;
+  /// Also compares what the next step would apply.
+  void compare_last_and_next() const;
+
+ private:
+  std::vector<Fact> last_facts() const;
+  std::vector<Fact> facts_now() const;
+  void compare(const std::vector<Fact>& facts) const;
+
+  TrainingContext& context_;
+  const ParameterBatches& batches_;
+  const OptionSync& option_sync_;
+  StepEnd end_ = StepEnd::Open;
+  std::vector<Fact> of_groups_;  // when the last step ended
+  std::uint64_t digest_of_groups_ = 0;
+  std::pair<std::uint64_t, std::int64_t> known_{};  // what of_groups_ depends on
+};
+
+}  // namespace kolo::tensors

@@ -1,0 +1,228 @@
+// What ranks must do alike is compared: options, members of groups, and whether steps are taken.
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "kolo/error.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "runtime/runtimes.hpp"
+#include "torch/sharding.hpp"
+#include "torch/sharding/sharded_guards_fixture.hpp"
+#include "torch/small_training.hpp"
+
+namespace kolo::test::rank_comparison_test {
+
+constexpr const char* kAlone = "one rank agrees with itself";
+
+class RankComparisonTest : public ShardedGuardsTest, public testing::WithParamInterface<Shard> {
+ protected:
+  /// A model with two parameter groups, of the weights and of the biases.
+  struct Training {
+    Training() : Training(0.1) {}
+    explicit Training(double lr) {
+      Parameters weights;
+      Parameters biases;
+      for (const auto& named : model->named_parameters()) {
+        (named.key().ends_with("weight") ? weights : biases).push_back(named.value());
+      }
+      using torch::optim::SGDOptions;
+      std::vector<torch::optim::OptimizerParamGroup> groups;
+      groups.emplace_back(weights, std::make_unique<SGDOptions>(SGDOptions(lr).momentum(0.5)));
+      groups.emplace_back(biases, std::make_unique<SGDOptions>(0.25));
+      inner = std::make_unique<torch::optim::SGD>(std::move(groups), SGDOptions(lr));
+      optimizer = std::make_unique<DistributedOptimizer>(*inner, *model, with(GetParam()));
+    }
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    std::unique_ptr<torch::optim::SGD> inner;
+    std::unique_ptr<DistributedOptimizer> optimizer;
+  };
+
+  std::string last() const { return "on rank " + std::to_string(size() - 1); }
+  void train(Training& training, int steps) {
+    ShardedGuardsTest::train(training.model, *training.optimizer, steps);
+  }
+  /// Expects a MismatchError with all texts, and that training goes on afterwards.
+  void expect_mismatch(Training& training, const std::function<void()>& call,
+                       const std::vector<std::string>& texts) {
+    const std::string thrown = text_thrown_by<MismatchError>(call);
+    for (const std::string& text : texts) expect_contains(thrown, text);
+    train(training, 3);
+    expect_equal_on_all_ranks(flat(*training.model));
+  }
+  static torch::optim::SGDOptions& options(Optimizer& of, std::size_t group) {
+    return static_cast<torch::optim::SGDOptions&>(of.param_groups()[group].options());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, RankComparisonTest, testing::ValuesIn(all_modes()),
+                         [](const auto& item) { return std::string(kolo::name_of(item.param)); });
+
+TEST_P(RankComparisonTest, OptionsThatDifferAtWrapping_AreAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const std::string text = text_thrown_by<MismatchError>([&] { Training(is_last() ? 0.2 : 0.1); });
+  expect_contains(text, "option lr of parameter group 0 is 0.1");
+  expect_contains(text, "is 0.2");
+  expect_contains(text, last());
+}
+
+TEST_P(RankComparisonTest, GroupsThatDifferAtWrapping_AreAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const at::Tensor a = torch::zeros({3}).requires_grad_();
+  const at::Tensor b = torch::zeros({3}).requires_grad_();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(is_last() ? Parameters{a, b} : Parameters{a});
+  groups.emplace_back(is_last() ? Parameters{} : Parameters{b});
+  torch::optim::SGD inner(groups, torch::optim::SGDOptions(0.1));
+  expect_contains(
+      text_thrown_by<MismatchError>(
+          [&] { DistributedOptimizer(inner, {{"a", a}, {"b", b}}, with(GetParam())); }),
+      "parameter group of 'b' is 1 on rank 0, and parameter group of 'b' is 0 " + last());
+}
+
+TEST_P(RankComparisonTest, OptionsThatASteppedAppliedDifferently_AreAnErrorBeforeTheNext) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  Training training;
+  train(training, 2);
+  if (is_last()) options(*training.optimizer, 1).weight_decay(0.5);
+  train(training, 1);  // it is applied
+  options(*training.optimizer, 1).weight_decay(0.0);
+  const at::Tensor before = flat(*training.model);
+  const std::string text = text_thrown_by<MismatchError>([&] { train(training, 1); });
+  expect_contains(text, "option weight_decay of parameter group 1 is 0 on rank 0");
+  expect_contains(text, "is 0.5 " + last());
+  EXPECT_TRUE(torch::equal(flat(*training.model), before));
+  ShardedGuardsTest::train(training.model, *training.optimizer, 3);  // it was an error once
+}
+
+TEST_P(RankComparisonTest, AMemberMovedOnOneRank_IsAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  Training training;
+  train(training, 2);
+  auto& groups = training.optimizer->param_groups();
+  if (is_last()) {
+    groups[0].params().push_back(groups[1].params().back());
+    groups[1].params().pop_back();
+  }
+  train(training, 1);
+  expect_contains(text_thrown_by<MismatchError>([&] { train(training, 1); }),
+                  "parameter group of '8.bias' is 1 on rank 0");
+}
+
+/// How the last rank gets out of a step that the others take.
+enum class Drop { ZeroGrad, Synchronized, ModelsZeroGrad };
+
+TEST_P(RankComparisonTest, AStepThatOneRankDrops_IsAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  for (const Drop drop : {Drop::ZeroGrad, Drop::Synchronized, Drop::ModelsZeroGrad}) {
+    for (const bool clips : {false, true}) {
+      Training training;
+      train(training, 2);
+      const auto one_step = [&](bool is_dropped) {
+        training.optimizer->zero_grad();
+        backward(training.model, 2);
+        if (drop == Drop::Synchronized) training.optimizer->synchronize();
+        if (!is_dropped) {
+          if (clips) training.optimizer->clip_grad_norm_(0.1);
+          training.optimizer->step();
+        } else if (drop == Drop::ModelsZeroGrad) {
+          training.model->zero_grad();
+        } else {
+          training.optimizer->zero_grad();
+        }
+      };
+      const std::string text = text_thrown_by<MismatchError>([&] {
+        one_step(is_last());
+        one_step(false);
+      });
+      expect_contains(text, "zero_grad()");
+      if (!clips || GetParam() == Shard::None) expect_contains(text, "step()");
+      expect_contains(text, "rank " + std::to_string(size() - 1));
+      ShardedGuardsTest::train(training.model, *training.optimizer, 3);
+      if (GetParam() != Shard::None) expect_equal_on_all_ranks(flat(*training.model));
+    }
+  }
+}
+
+/// Fails in its third step on the last rank.
+class FailingOnce final : public torch::optim::SGD {
+ public:
+  FailingOnce(Parameters parameters, bool fails)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), fails_(fails) {}
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (++steps_ == 3 && fails_) throw BackendError("no step");
+    return SGD::step(std::move(closure));
+  }
+
+ private:
+  bool fails_;
+  int steps_ = 0;
+};
+
+TEST_P(RankComparisonTest, AStepThatFailsOnOneRank_IsAnErrorOnAll) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  FailingOnce inner(model->parameters(), is_last());
+  DistributedOptimizer optimizer(inner, *model, with(GetParam()));
+  ShardedGuardsTest::train(model, optimizer, 2);
+  const auto third = [&] { ShardedGuardsTest::train(model, optimizer, 1); };
+  if (is_last()) {
+    EXPECT_THROW(third(), BackendError);
+  } else {
+    third();
+  }
+  model->zero_grad();
+  const std::string text =
+      text_thrown_by<MismatchError>([&] { ShardedGuardsTest::train(model, optimizer, 1); });
+  expect_contains(text, "end of the last step is step() on rank 0");
+}
+
+TEST_P(RankComparisonTest, SaveAndJoin_CompareTheLastStep) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const CommonFolder folder;
+  for (const bool saves : {true, false}) {
+    Training training;
+    train(training, 2);
+    if (is_last()) options(*training.inner, 0).momentum(0.75);
+    train(training, 1);
+    expect_contains(text_thrown_by<MismatchError>([&] {
+                      saves ? training.optimizer->save(folder.path())
+                            : static_cast<void>(training.optimizer->join());
+                    }),
+                    "option momentum of parameter group 0 is 0.5 on rank 0");
+  }
+}
+
+TEST_P(RankComparisonTest, Save_ComparesTheOptionsThatItWrites) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const CommonFolder folder;
+  Training training;
+  train(training, 1);
+  if (is_last()) options(*training.inner, 0).lr(0.75);
+  expect_contains(text_thrown_by<MismatchError>([&] { training.optimizer->save(folder.path()); }),
+                  "option lr of parameter group 0 is 0.1 on rank 0");
+}
+
+TEST_P(RankComparisonTest, SchedulesDropsAndUnevenJoins_AreAlike) {
+  Training training;
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (int step = 0; step < 2 + (is_last() ? 1 : 0); ++step) {
+      training.optimizer->zero_grad();
+      backward(training.model, step);
+      training.optimizer->step();
+      options(*training.optimizer, 0).lr(options(*training.optimizer, 0).lr() * 0.9);
+    }
+    training.optimizer->join();
+    options(*training.optimizer, 0).lr(0.1);
+    backward(training.model, 7);
+    training.optimizer->zero_grad();  // as after an evaluation with gradients
+    ShardedGuardsTest::train(training.model, *training.optimizer, 1);
+  }
+  expect_equal_on_all_ranks(flat(*training.model));
+}
+
+}  // namespace kolo::test::rank_comparison_test
