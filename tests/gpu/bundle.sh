@@ -4,7 +4,7 @@
 #   tests/gpu/bundle.sh ARCHIVE.tar.gz [FOLDER]
 # FOLDER is a build for CUDA (build/cuda): cmake/setup.sh --cuda, then
 #   cmake --preset cuda && cmake --build --preset cuda --target nccl_test cuda_gpu_test \
-#     runtime_gpu_test convert_bandwidth train_gpt synthetic_benchmark kolo-bench kolo-bench-mpi
+#     thread_gpu_test runtime_gpu_test convert_bandwidth train_gpt synthetic_benchmark kolo-bench kolo-bench-mpi
 # There: unpack it anywhere, then tests/gpu/first_hour.sh --folder .../kolo. The archive carries this
 # machine's Open MPI, which its `env` puts where Open MPI looks for itself: that needs root.
 set -euo pipefail
@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 kolo="$work/kolo"
 mkdir -p "$kolo/tests" "$kolo/examples" "$kolo/mpi"
 
-for program in tests/{nccl_test,cuda_gpu_test,runtime_gpu_test,convert_bandwidth} \
+for program in tests/{nccl_test,cuda_gpu_test,thread_gpu_test,runtime_gpu_test,convert_bandwidth} \
   examples/{train_gpt,synthetic_benchmark,kolo-bench,kolo-bench-mpi}; do
   strip -o "$kolo/$program" "$folder/$program"
 done

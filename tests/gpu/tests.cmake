@@ -3,7 +3,26 @@
 # Drawing random elements takes most of these tests' time without optimization.
 set_source_files_properties(gpu/coding_cases.cpp gpu/conversion_cases.cpp PROPERTIES
   COMPILE_OPTIONS -O2)
+kolo_add_test(thread_communicator_test
+  SOURCES gpu/fake_thread_worlds.cpp gpu/thread_communicator_test.cpp)
 if(KOLO_CUDA)
+  # Ranks as threads on one real GPU: what these suites do on fake GPUs, they do on it.
+  kolo_add_test(thread_gpu_test
+    SOURCES gpu/cuda_thread_worlds.cpp gpu/thread_communicator_test.cpp
+    runtime/api/allreduce_test.cpp
+    runtime/api/alltoall_test.cpp
+    runtime/api/collectives_test.cpp
+    runtime/api/group_test.cpp
+    runtime/api/join_test.cpp
+    runtime/api/process_set_independence_test.cpp
+    runtime/api/process_set_test.cpp
+    runtime/api/reduce_scatter_test.cpp
+    runtime/device/coded_exchange_test.cpp
+    runtime/device/device_exchange_test.cpp
+    runtime/device/device_test.cpp
+    LIBRARIES CUDA::cudart
+    TIMEOUT 600)
+  set_property(TEST thread_gpu_test APPEND PROPERTY LABELS gpu)
   kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test

@@ -33,7 +33,16 @@ struct Setting {
   int size = 2;
   FakeOptions network{};
   Config config = test_config();
+  std::shared_ptr<TensorPlace> place{};  ///< of tensors, unless they are on fake GPUs or the CPU
 };
+
+/// Set by programs that run tests with GPUs on other ones: changes a setting with fake GPUs.
+inline Setting (*on_other_gpus)(Setting) = nullptr;
+
+inline Setting with_gpus(const Setting& setting) {
+  const bool has_fakes = setting.network.gpus_per_rank > 0;
+  return has_fakes && on_other_gpus != nullptr ? on_other_gpus(setting) : setting;
+}
 
 /// Three ranks that share memory, and three on separate nodes, with late messages.
 inline std::vector<Setting> three_ranks() {
@@ -55,7 +64,8 @@ inline InitOptions options_in(comm::World& world, const Config& config) {
 
 /// Runs `body` on every rank with its own, current Runtime. If the ranks have GPUs, tensors are on
 /// these, and no hazard may be reported.
-inline void run_runtimes(const Setting& setting, const std::function<void(Runtime&)>& body) {
+inline void run_runtimes(const Setting& requested, const std::function<void(Runtime&)>& body) {
+  const Setting setting = with_gpus(requested);
   std::shared_ptr<FakeGpuHub> hub;
   run_ranks(
       setting.size,
@@ -63,6 +73,7 @@ inline void run_runtimes(const Setting& setting, const std::function<void(Runtim
         const comm::Topology& topology = world.topology();
         FakeTensorPlace place(world.hub(), topology.rank, topology.local_rank);
         if (place.has_gpu()) tensor_place = &place;
+        if (setting.place != nullptr) tensor_place = setting.place.get();
         if (topology.rank == 0) hub = world.hub();
         {
           Runtime runtime(options_in(world, setting.config));

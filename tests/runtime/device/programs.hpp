@@ -1,11 +1,11 @@
 // Ranks whose programs use fake GPUs, which report missing synchronization.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,64 +18,51 @@
 
 namespace kolo::test {
 
+/// The place of this thread's programs; null: the fake GPU of the rank.
+inline thread_local std::shared_ptr<TensorPlace> program_place;
+
 /// One rank's program: a stream, and floats on its GPU.
 class GpuProgram {
  public:
   explicit GpuProgram(FakeWorld& world)
       : hub_(world.hub()),
-        rank_(world.topology().rank),
-        gpu_(world.topology().local_rank),
-        stream_(hub_->make_stream(rank_)) {}
+        place_(program_place != nullptr
+                   ? program_place
+                   : std::make_shared<FakeTensorPlace>(hub_, world.topology().rank,
+                                                       world.topology().local_rank)),
+        gpu_(world.gpus()->open(place_->device().index)),
+        stream_(gpu_->make_stream()) {}
 
   CUstream_st* stream() const { return stream_.get(); }
   std::shared_ptr<std::byte> allocate(std::size_t floats) {
-    return hub_->allocate(rank_, floats * sizeof(float));
+    return gpu_->allocate(floats * sizeof(float));
   }
   TensorView view(const std::shared_ptr<std::byte>& memory, std::size_t floats) const {
-    return {memory.get(),
-            DType::Float32,
-            {static_cast<std::int64_t>(floats)},
-            Device{DeviceKind::Cuda, gpu_}};
+    return {memory.get(), DType::Float32, {static_cast<std::int64_t>(floats)}, place_->device()};
   }
-  /// A kernel on the program's stream that sets all elements.
+  /// Sets elements behind the work on the program's stream.
   void write(const std::shared_ptr<std::byte>& memory, std::size_t floats, float value) {
-    float* const data = reinterpret_cast<float*>(memory.get());
-    hub_->kernel(rank_, stream(),
-                 {.name = "producer",
-                  .writes = {ByteRange(memory.get(), floats * sizeof(float))},
-                  .run = [=] { std::fill_n(data, floats, value); }});
+    write(memory, std::vector<float>(floats, value));
   }
   void write(const std::shared_ptr<std::byte>& memory, const std::vector<float>& values) {
-    float* const data = reinterpret_cast<float*>(memory.get());
-    hub_->kernel(rank_, stream(),
-                 {.name = "producer",
-                  .writes = {ByteRange(memory.get(), values.size() * sizeof(float))},
-                  .run = [=] { std::copy(values.begin(), values.end(), data); }});
+    place_->upload_on(stream(), std::as_bytes(std::span(values)), memory.get());
   }
-  /// The elements that a kernel on the program's stream reads.
+  /// The elements once the work on the program's stream has ended.
   std::vector<float> read(const std::shared_ptr<std::byte>& memory, std::size_t floats) {
     std::vector<float> values(floats);
-    const std::byte* const data = memory.get();
-    hub_->kernel(rank_, stream(),
-                 {.name = "consumer",
-                  .reads = {ByteRange(data, floats * sizeof(float))},
-                  .run = [&values, data] {
-                    if (values.empty()) return;  // memcpy rejects null
-                    std::memcpy(values.data(), data, values.size() * sizeof(float));
-                  }});
-    hub_->synchronize(rank_, stream());
+    place_->download_on(stream(), memory.get(), std::as_writable_bytes(std::span(values)));
     return values;
   }
   /// This memory cannot be registered with NCCL.
   void refuse_registration(const std::shared_ptr<std::byte>& memory) {
     hub_->refuse_registration(memory.get());
   }
-  void synchronize() { hub_->synchronize(rank_, stream()); }
+  void synchronize() { place_->download_on(stream(), nullptr, {}); }
 
  private:
   std::shared_ptr<FakeGpuHub> hub_;
-  int rank_;
-  int gpu_;
+  std::shared_ptr<TensorPlace> place_;
+  std::shared_ptr<comm::Gpu> gpu_;
   std::shared_ptr<CUstream_st> stream_;
 };
 
@@ -136,9 +123,10 @@ inline std::vector<int> everybody(int size) {
 }
 
 /// Runs `body` on every rank, in a world with this setting and these faults; expects no hazard.
-inline void run_programs(const Setting& setting,
+inline void run_programs(const Setting& requested,
                          const std::function<void(Runtime&, FakeWorld&)>& body,
                          const std::vector<Fault>& faults = {}) {
+  const Setting setting = with_gpus(requested);
   std::shared_ptr<FakeGpuHub> hub;
   run_ranks(
       setting.size,
@@ -147,7 +135,9 @@ inline void run_programs(const Setting& setting,
         FaultWorld with_faults(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
         Runtime runtime(options_in(with_faults, setting.config));
         Runtime::set_thread_current(&runtime);
+        program_place = setting.place;
         body(runtime, world);
+        program_place = nullptr;
       },
       setting.network);
   if (hub == nullptr) return;

@@ -184,9 +184,12 @@ FakeWorld::FakeWorld(std::shared_ptr<FakeNetwork> network, int rank)
   const std::vector<comm::CoreSet> cores(static_cast<std::size_t>(topology_.size),
                                          comm::own_cores());
   topology_.shares_cores = comm::shares_cores(cores, std::vector<int>(cores.size()), rank);
-  if (!hub()) return;
-  gpus_ = std::make_unique<FakeGpus>(hub(), rank,
-                                     network_->options().gpus_per_rank * topology_.local_size);
+  const FakeOptions& options = network_->options();
+  if (options.make_gpus) {
+    gpus_ = options.make_gpus(*this);
+  } else if (hub()) {
+    gpus_ = std::make_unique<FakeGpus>(hub(), rank, options.gpus_per_rank * topology_.local_size);
+  }
 }
 
 FakeWorld::~FakeWorld() = default;

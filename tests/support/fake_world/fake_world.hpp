@@ -14,8 +14,8 @@
 namespace kolo::test {
 
 class FakeGpuHub;
-class FakeGpus;
 class FakeNetwork;
+class FakeWorld;
 
 /// How the network between fake ranks behaves.
 struct FakeOptions {
@@ -32,6 +32,8 @@ struct FakeOptions {
   /// polled: work enqueued before the poll runs ahead of it.
   bool late_launches = false;
   bool is_one_gpu = false;  ///< all ranks use the same one
+  /// Makes a rank's GPUs in place of FakeGpus; see ThreadGpus.
+  std::function<std::unique_ptr<comm::Gpus>(FakeWorld&)> make_gpus{};
 };
 
 /// A world whose ranks are threads of one process, each with its own FakeWorld. Windows are plain
@@ -65,7 +67,7 @@ class FakeWorld final : public comm::World {
  private:
   std::shared_ptr<FakeNetwork> network_;
   comm::Topology topology_;
-  std::unique_ptr<FakeGpus> gpus_;
+  std::unique_ptr<comm::Gpus> gpus_;
   std::mutex dead_mutex_;
   std::vector<int> dead_;
   std::atomic<bool> is_broken_{false};

@@ -29,7 +29,7 @@ void FakeDeviceMemory::poison(const std::byte* begin) {
   std::fill(bytes.begin(), bytes.end(), kFreedByte);
 }
 
-std::string FakeDeviceMemory::problem_with(int rank, ByteRange range) const {
+std::string FakeDeviceMemory::problem_with(std::optional<int> rank, ByteRange range) const {
   if (range.empty()) return {};
   const auto next = blocks_.upper_bound(range.data());
   if (next == blocks_.begin()) return "memory of no GPU";
@@ -37,7 +37,7 @@ std::string FakeDeviceMemory::problem_with(int rank, ByteRange range) const {
   const std::byte* const end = block.bytes.data() + block.bytes.size();
   if (!std::less<>()(range.data(), end)) return "memory of no GPU";
   if (end < range.data() + range.size()) return "more than was allocated there";
-  if (block.rank != rank) return "memory of the GPU of rank " + std::to_string(block.rank);
+  if (rank && block.rank != *rank) return "memory of the GPU of rank " + std::to_string(block.rank);
   return {};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ class FakeDeviceMemory {
   /// The block that `allocate` returned at this address.
   ByteRange block_at(const std::byte* begin) const;
   void poison(const std::byte* begin);
-  /// An error text if `range` is not memory of this rank's GPU; otherwise empty.
-  std::string problem_with(int rank, ByteRange range) const;
+  /// An error text if `range` is not memory of the GPU of this rank, of any if null; otherwise
+  /// empty.
+  std::string problem_with(std::optional<int> rank, ByteRange range) const;
 
  private:
   struct Block {

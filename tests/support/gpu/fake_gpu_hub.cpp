@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -263,10 +264,11 @@ void FakeGpuHub::drop(std::size_t group, int member) {
 }
 
 bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {
+  const std::optional<int> owner = is_one_gpu_ ? std::nullopt : std::optional(rank);
   bool is_valid = true;
   for (const auto* ranges : {&operation.reads, &operation.writes}) {
     for (const ByteRange range : *ranges) {
-      const std::string problem = memory_.problem_with(rank, range);
+      const std::string problem = memory_.problem_with(owner, range);
       if (problem.empty()) continue;
       is_valid = false;
       streams_.graph().report("not device memory: '" + operation.name + "' on rank " +

@@ -148,7 +148,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void wait_while_blocked(int rank, Blocked what);
   void check_not_captured(int rank, comm::DeviceStream stream, const char* operation);
   void check_not_collecting(int rank, comm::DeviceStream stream, const std::string& operation);
-  /// Whether all memory of `operation` is on the rank's GPU; reports a hazard if not.
+  /// Whether all memory of `operation` is on the rank's GPU, which may be that of all ranks;
+  /// reports a hazard if not.
   bool check_memory(int rank, const MemoryOperation& operation);
 
   const bool late_launches_;

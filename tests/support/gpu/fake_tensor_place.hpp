@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "support/gpu/fake_gpu_hub.hpp"
 #include "support/gpu/tensor_place.hpp"
@@ -29,6 +32,23 @@ class FakeTensorPlace final : public TensorPlace {
   void download(const std::byte* from, std::span<std::byte> to) override {
     hub_->synchronize(rank_, nullptr);
     hub_->copy_to_host(rank_, from, to);
+  }
+  void upload_on(comm::DeviceStream stream, std::span<const std::byte> from,
+                 std::byte* to) override {
+    hub_->kernel(rank_, stream,
+                 {.name = "producer",
+                  .writes = {ByteRange(to, from.size())},
+                  .run = [to, bytes = std::vector<std::byte>(from.begin(), from.end())] {
+                    std::copy(bytes.begin(), bytes.end(), to);
+                  }});
+  }
+  void download_on(comm::DeviceStream stream, const std::byte* from,
+                   std::span<std::byte> to) override {
+    hub_->kernel(rank_, stream,
+                 {.name = "consumer", .reads = {ByteRange(from, to.size())}, .run = [from, to] {
+                    std::copy_n(from, to.size(), to.begin());
+                  }});
+    hub_->synchronize(rank_, stream);
   }
 
  private:

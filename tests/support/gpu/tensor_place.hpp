@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/gpu/gpu.hpp"
 #include "kolo/device.hpp"
 
 namespace kolo::test {
@@ -19,6 +20,11 @@ class TensorPlace {
   virtual void upload(std::span<const std::byte> from, std::byte* to) = 0;
   /// Runs after all work on the default stream.
   virtual void download(const std::byte* from, std::span<std::byte> to) = 0;
+  /// The same behind the work on `stream`; only the download waits for it.
+  virtual void upload_on(comm::DeviceStream stream, std::span<const std::byte> from,
+                         std::byte* to) = 0;
+  virtual void download_on(comm::DeviceStream stream, const std::byte* from,
+                           std::span<std::byte> to) = 0;
 };
 
 /// Null: the test's own memory.
