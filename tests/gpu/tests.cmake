@@ -18,6 +18,7 @@ if(KOLO_CUDA)
     runtime/api/process_set_test.cpp
     runtime/api/reduce_scatter_test.cpp
     runtime/device/coded_exchange_test.cpp
+    runtime/device/device_buffers_test.cpp
     runtime/device/device_exchange_test.cpp
     runtime/device/device_test.cpp
     LIBRARIES CUDA::cudart

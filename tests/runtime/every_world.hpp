@@ -56,19 +56,15 @@ inline std::vector<Setting> cpu_settings() {
   return settings;
 }
 
-/// Also with tensors on GPUs.
-inline std::vector<Setting> all_settings() {
-  std::vector<Setting> settings = cpu_settings();
-  // NCCL with one rank, which sends nothing and leaves factors to the kernel.
-  if (!kIsThreadSanitized) {
-    settings.push_back(
-        {.name = "Gpu", .size = 1, .network = {.gpus_per_rank = 1, .late_launches = true}});
-  }
+/// Worlds of this size with tensors on GPUs.
+inline std::vector<Setting> gpu_settings(int size) {
+  std::vector<Setting> settings;
   settings.push_back(
-      {.name = "Gpu", .size = 3, .network = {.gpus_per_rank = 1, .late_launches = true}});
+      {.name = "Gpu", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
+  if (size == 1) return settings;
   // Kernels launched alone, on two nodes.
   settings.push_back({.name = "GpuLate",
-                      .size = 3,
+                      .size = size,
                       .network = {.nodes = 2,
                                   .longest_delay = std::chrono::microseconds(200),
                                   .seed = 13,
@@ -77,9 +73,25 @@ inline std::vector<Setting> all_settings() {
   settings.back().config.fusion = false;
   // Kolo's own exchange instead of NCCL's reductions.
   settings.push_back(
-      {.name = "GpuDirect", .size = 3, .network = {.gpus_per_rank = 1, .late_launches = true}});
+      {.name = "GpuDirect", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
   settings.back().config.allreduce = "direct";
   settings.back().config.reduce_scatter = "direct";
+  return settings;
+}
+
+/// Also with tensors on GPUs; on others than the fake ones, those alone, in every size.
+inline std::vector<Setting> all_settings() {
+  std::vector<Setting> settings;
+  std::vector<int> sizes{1, 2, 3, 4, 8};
+  if (on_other_gpus == nullptr) {
+    settings = cpu_settings();
+    // One rank sends nothing and leaves factors to the kernel.
+    sizes = kIsThreadSanitized ? std::vector<int>{3} : std::vector<int>{1, 3};
+  }
+  for (const int size : sizes) {
+    const std::vector<Setting> more = gpu_settings(size);
+    settings.insert(settings.end(), more.begin(), more.end());
+  }
   return settings;
 }
 

@@ -39,6 +39,10 @@ struct Setting {
 /// Set by programs that run tests with GPUs on other ones: changes a setting with fake GPUs.
 inline Setting (*on_other_gpus)(Setting) = nullptr;
 
+/// In tests that ask the fake GPUs.
+#define KOLO_SKIP_ON_OTHER_GPUS() \
+  if (on_other_gpus != nullptr) GTEST_SKIP() << "asks the fake GPUs"
+
 inline Setting with_gpus(const Setting& setting) {
   const bool has_fakes = setting.network.gpus_per_rank > 0;
   return has_fakes && on_other_gpus != nullptr ? on_other_gpus(setting) : setting;

@@ -180,6 +180,7 @@ TEST_P(CodedExchangeTest, SendsPayloadsAlone) {
 }
 
 TEST_P(CodedExchangeTest, ComesBetweenProducerAndConsumer_InMemoryThatStays) {
+  KOLO_SKIP_ON_OTHER_GPUS();
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     constexpr std::size_t kCount = 1000;
     GpuProgram program(world);
@@ -210,6 +211,7 @@ TEST_P(CodedExchangeTest, ComesBetweenProducerAndConsumer_InMemoryThatStays) {
 }
 
 TEST_P(CodedExchangeTest, CodecsOfTheProgram_AreRefusedOnAllRanks) {
+  KOLO_SKIP_ON_OTHER_GPUS();
   static const WholeCodec codec;
   run_ranks(
       size(),

@@ -233,6 +233,7 @@ TEST_P(DeviceBuffersTest, AllKinds) {
 }
 
 TEST_P(DeviceBuffersTest, AllKindsWhereNcclRefusesThemOnOneRank) {
+  KOLO_SKIP_ON_OTHER_GPUS();
   for (const int rank : {0, size() - 1}) {
     run([&](Runtime& runtime, GpuProgram& program) {
       Operations{program, runtime, size(), runtime.rank() == rank}.run_all();

@@ -76,6 +76,7 @@ TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
 }
 
 TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {
+  KOLO_SKIP_ON_OTHER_GPUS();
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     const auto memory = program.allocate(16);
