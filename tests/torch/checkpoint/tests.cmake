@@ -44,7 +44,7 @@ if(NOT KOLO_SANITIZE)
     target_link_libraries(training_victim PRIVATE kolo_kill_at kolo)
     kolo_precompile_torch(training_victim)
     set(kill kill_test.py)
-    kolo_add_checkpoint_test(checkpoint_kill.calls.np1 ${kill} 1 training_victim --every 12 calls)
+    kolo_add_checkpoint_test(checkpoint_kill.calls.np1 ${kill} 1 training_victim calls)
     kolo_add_checkpoint_test(checkpoint_kill.calls.np2 ${kill} 2 training_victim
       --ranks 2 --every 10 calls)
     kolo_add_checkpoint_test(checkpoint_kill.moments.np1 ${kill} 1 training_victim
