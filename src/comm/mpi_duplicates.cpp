@@ -100,7 +100,7 @@ struct MpiDuplicates::Pair {
   MpiComm base;
   MpiComm native;
   std::atomic<int> next_channel = 0;  // the first of `base` that no World has used
-  bool is_in_use = false;
+  std::atomic<bool> is_in_use = false;
 };
 
 class MpiDuplicates::Pool {
@@ -127,8 +127,9 @@ class MpiDuplicates::Pool {
     }
   }
 
+  /// Waits for other ranks: under no lock but the one of MPI's calls, which the caller's turn to
+  /// start makes safe.
   std::shared_ptr<Pair> take(MPI_Comm original) {
-    const std::lock_guard lock(lock_);
     const auto calls = mpi_environment::lock_calls();
     const std::size_t place = find_free(original);
     if (place == pairs_.size()) pairs_.push_back(std::make_shared<Pair>(original));
@@ -144,10 +145,8 @@ class MpiDuplicates::Pool {
     pairs_[place]->is_in_use = true;
     return pairs_[place];
   }
-  void give_back(Pair& pair) {
-    const std::lock_guard lock(lock_);
-    pair.is_in_use = false;
-  }
+  /// Any thread.
+  static void give_back(Pair& pair) { pair.is_in_use = false; }
 
  private:
   /// The index of the first pair that is free on all ranks, which may not have ended the same
@@ -161,8 +160,9 @@ class MpiDuplicates::Pool {
     return static_cast<std::size_t>(std::ranges::find(is_free, 1) - is_free.begin());
   }
 
-  std::mutex lock_;
-  std::vector<std::shared_ptr<Pair>> pairs_;  // the same number on all ranks
+  // The same number on all ranks. Changes in `take` alone, which is collective: no two threads call
+  // it at once.
+  std::vector<std::shared_ptr<Pair>> pairs_;
 };
 
 namespace {
@@ -220,7 +220,7 @@ MpiDuplicates::~MpiDuplicates() {
     leak_intentionally(std::move(pool_));
     leak_intentionally(std::move(pair_));
   } else {
-    pool_->give_back(*pair_);
+    Pool::give_back(*pair_);
   }
 }
 

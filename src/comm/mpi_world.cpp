@@ -4,6 +4,9 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
 #include <string>
 #include <sys/stat.h>
 #include <thread>
@@ -13,6 +16,7 @@
 #include <mpi.h>
 
 #include "base/deadline.hpp"
+#include "base/random.hpp"
 #include "comm/cores.hpp"
 #include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
@@ -71,47 +75,93 @@ int pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
-/// Returns the communicator once all its ranks have called this, so that later collectives need not
-/// wait.
-MPI_Comm wait_for_all_ranks(MPI_Comm communicator, StartWatch& watch, const Config& config) {
-  constexpr std::chrono::microseconds kLongestPause{1000};
-  MPI_Request request = MPI_REQUEST_NULL;
-  auto calls = mpi_environment::lock_calls();
-  KOLO_MPI_TRY(MPI_Ibarrier(communicator, &request));
-  const Deadline deadline = Deadline::after(config.start_timeout);
-  Deadline time_to_look = Deadline::after(StartWatch::time_to_look(config.start_timeout));
-  std::chrono::microseconds pause{10};
-  for (int is_complete = 0;;) {
-    KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
-    if (is_complete != 0) return communicator;
-    if (time_to_look.has_passed()) {
-      watch.look();
-      time_to_look = Deadline::never();
+/// Lets all ranks of a communicator start together.
+class Start {
+ public:
+  Start(MPI_Comm communicator, StartWatch& watch, const Config& config)
+      : communicator_(communicator),
+        watch_(watch),
+        timeout_(config.start_timeout),
+        deadline_(Deadline::after(timeout_)),
+        time_to_look_(Deadline::after(StartWatch::time_to_look(timeout_))) {}
+
+  /// Returns once all ranks have called this, so that later collectives need not wait. Where MPI
+  /// calls exclude each other, also waits for this process's turn on all ranks: a start calls MPI
+  /// functions that block, and so would hold another start of this process, for which another rank
+  /// may wait before it takes part in this one.
+  std::unique_lock<std::mutex> gather() {
+    wait_for([&](MPI_Request* request) { return MPI_Ibarrier(communicator_, request); });
+    const bool needs_turn = mpi_environment::lock_calls().owns_lock();
+    static std::mutex turns;
+    std::uint64_t random = static_cast<std::uint64_t>(::getpid()) ^
+                           std::hash<std::thread::id>{}(std::this_thread::get_id());
+    for (std::uint64_t longest_pause = 1; needs_turn; longest_pause *= 2) {
+      std::unique_lock turn(turns, std::try_to_lock);
+      const int is_mine = turn.owns_lock() ? 1 : 0;
+      int is_on_all = 0;
+      wait_for([&](MPI_Request* request) {
+        return MPI_Iallreduce(&is_mine, &is_on_all, 1, MPI_INT, MPI_MIN, communicator_, request);
+      });
+      if (is_on_all != 0) return turn;
+      if (turn) turn.unlock();
+      // Two starts that hold each other's turn must not try again in step.
+      std::this_thread::sleep_for(std::chrono::milliseconds(
+          next_random(random) % std::min<std::uint64_t>(longest_pause, 64)));
     }
-    if (deadline.has_passed()) {
-      int size = 0;
-      KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
-      mpi_environment::mark_broken();
-      throw TimeoutError("not all " + std::to_string(size) +
-                         " ranks have constructed a kolo::Runtime within " +
-                         text_of_seconds(config.start_timeout) + " (KOLO_START_TIMEOUT). " +
-                         watch.describe_arrivals() +
-                         " Construct one on every rank of the communicator, or raise the timeout.");
-    }
-    if (calls) calls.unlock();  // lets other Runtimes continue
-    if (MessagingThread* const thread = mpi_environment::messaging_thread()) thread->serve();
-    std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, kLongestPause);
-    calls = mpi_environment::lock_calls();
+    return {};
   }
-}
+
+ private:
+  /// Between tests, other threads may call MPI.
+  template <class Begin>
+  void wait_for(Begin begin) {
+    constexpr std::chrono::microseconds kLongestPause{1000};
+    MPI_Request request = MPI_REQUEST_NULL;
+    auto calls = mpi_environment::lock_calls();
+    KOLO_MPI_TRY(begin(&request));
+    std::chrono::microseconds pause{10};
+    for (int is_complete = 0;;) {
+      KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
+      if (is_complete != 0) return;
+      check_time();
+      if (calls) calls.unlock();
+      if (MessagingThread* const thread = mpi_environment::messaging_thread()) thread->serve();
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kLongestPause);
+      calls = mpi_environment::lock_calls();
+    }
+  }
+
+  void check_time() {
+    if (time_to_look_.has_passed()) {
+      watch_.look();
+      time_to_look_ = Deadline::never();
+    }
+    if (!deadline_.has_passed()) return;
+    int size = 0;
+    KOLO_MPI_TRY(MPI_Comm_size(communicator_, &size));
+    mpi_environment::mark_broken();
+    throw TimeoutError(
+        "not all " + std::to_string(size) + " ranks have constructed a kolo::Runtime within " +
+        text_of_seconds(timeout_) + " (KOLO_START_TIMEOUT). " + watch_.describe_arrivals() +
+        " Construct one on every rank of the communicator, or raise the timeout.");
+  }
+
+  const MPI_Comm communicator_;
+  StartWatch& watch_;
+  const std::chrono::nanoseconds timeout_;
+  const Deadline deadline_;
+  Deadline time_to_look_;
+};
 
 }  // namespace
 
 MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
     : start_(communicator ? std::nullopt : find_launcher()),
       session_(*start_, config.start_timeout),
-      duplicates_(wait_for_all_ranks(communicator.value_or(MPI_COMM_WORLD), *start_, config)) {
+      turn_(Start(communicator.value_or(MPI_COMM_WORLD), *start_, config).gather()),
+      duplicates_(communicator.value_or(MPI_COMM_WORLD)) {
+  const std::unique_lock turn = std::move(turn_);  // until this rank has started
   start_.reset();
   const auto calls = mpi_environment::lock_calls();
   const MPI_Comm base = duplicates_.base();

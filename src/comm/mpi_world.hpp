@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -36,6 +37,7 @@ class MpiWorld final : public World {
  private:
   std::optional<StartWatch> start_;  // until all have started
   mpi_environment::Session session_;
+  std::unique_lock<std::mutex> turn_;  // in the constructor
   MpiDuplicates duplicates_;
   Topology topology_;
   std::optional<PeerLiveness> liveness_;

@@ -1,7 +1,11 @@
 // Algorithms chosen by name, and the process's Runtime, over the MPI that the test program started.
+#include <thread>
+
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include "kolo/algorithm.hpp"
+#include "kolo/mpi.hpp"
 #include "kolo/runtime.hpp"
 #include "mpi/runtime_variants.hpp"
 #include "ops/registry.hpp"
@@ -32,6 +36,30 @@ TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {
     expect_sum_works(Runtime::current(), "x");
     shutdown();
     EXPECT_FALSE(is_initialized());
+  }
+}
+
+TEST(RuntimeOverMpiTest, RuntimesStartAtOnceOnTwoCommunicators) {
+  if (MpiRanks::is_funneled()) GTEST_SKIP() << "only one thread may start a Runtime";
+  const auto all = MpiRanks::instance().group();
+  const MPI_Comm original = all ? MPI_Comm_f2c(*all) : MPI_COMM_WORLD;
+  MPI_Comm copies[2];
+  for (MPI_Comm& copy : copies) MPI_Comm_dup(original, &copy);
+  for (int round = 0; round < 5; ++round) {
+    const auto start = [&](int which) {
+      Config config = config_of_ranks();
+      Runtime runtime({.config = config, .communicator = MPI_Comm_c2f(copies[which])});
+      Runtime::set_thread_current(&runtime);
+      expect_sum_works(runtime, "x");
+      Runtime::set_thread_current(nullptr);
+    };
+    const int first = MpiRanks::instance().rank() % 2;  // ranks begin in different orders
+    const std::jthread one([&] { start(first); });
+    const std::jthread other([&] { start(1 - first); });
+  }
+  for (MPI_Comm& copy : copies) {
+    const MpiLock calls;
+    MPI_Comm_free(&copy);
   }
 }
 

@@ -63,7 +63,8 @@ std::unique_ptr<Communicator> LaneFactory::make_control_communicator(
 std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks,
                                         const std::shared_ptr<Lane>& world) {
   Lane::Parts parts{{choices_, config_}};
-  parts.data.name = name_of_set(number, ranks);
+  const std::string name = name_of_set(number, ranks);
+  parts.data.name = name;
   parts.control.communicator = make_control_communicator(number, ranks);
   parts.data.world_ranks = ranks;
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
@@ -78,14 +79,13 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
     if (!patience) patience = Deadline::after(longest_wait());
     const bool is_member = std::ranges::find(ranks, loss->rank) != ranks.end();
     if (!is_member && !patience->has_passed()) return;
-    throw PeerLostError("process set " + parts.data.name +
+    throw PeerLostError("process set " + name +
                         " was not made: " + (is_member ? "" : "a member does not come, after ") +
                         "rank " + std::to_string(loss->rank) + " " + loss->how);
   };
   const bool is_start = world == nullptr;
   const Members members{
-      {world_, ranks,
-       is_start ? "Kolo started" : "process set " + parts.data.name + " was being made", check},
+      {world_, ranks, is_start ? "Kolo started" : "process set " + name + " was being made", check},
       is_start ? config_.start_timeout : config_.timeout};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   find_gpus(parts, number);

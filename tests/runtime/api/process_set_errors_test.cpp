@@ -231,7 +231,7 @@ TEST(ProcessSetLossTest, DeathOfARankThatIsNoMember_DoesNotKeepTheSetFromBeingMa
 
 /// Rank 1 may have learned of the death before it began to make the set.
 TEST(ProcessSetLossTest, DeathOfARank_EndsTheWaitForAMemberThatDoesNotCome) {
-  std::latch rank_0_knows(1);
+  std::latch members_know(2);
   run_ranks(3, [&](FakeWorld& world) {
     const int rank = world.topology().rank;
     std::vector<Fault> faults;
@@ -240,19 +240,16 @@ TEST(ProcessSetLossTest, DeathOfARank_EndsTheWaitForAMemberThatDoesNotCome) {
     Config config = test_config();
     config.lost_after = std::chrono::milliseconds(300);
     Runtime runtime(options_in(faulty, config));
-    if (rank != 0) {
-      runtime.add_process_set({0, 1});
-      if (rank == 2) {
-        std::this_thread::sleep_for(kTimeToAgree);
-        world.die();
-      }
-      rank_0_knows.wait();  // in shared memory even the dead rank could leave
+    const auto add = [&] { runtime.add_process_set({0, 1}); };
+    if (rank == 2) {
+      add();
+      std::this_thread::sleep_for(kTimeToAgree);
+      world.die();
+      members_know.wait();  // in shared memory even the dead rank could leave
       return;
     }
-    const CountDown knows(rank_0_knows);
-    const std::string text =
-        text_thrown_by<PeerLostError>([&] { runtime.add_process_set({0, 1}); });
-    expect_contains(text,
+    const CountDown knows(members_know);
+    expect_contains(text_thrown_by<PeerLostError>(add),
                     "process set {0, 1} was not made: a member does not come, after rank 2 died");
   });
 }
