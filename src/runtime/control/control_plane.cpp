@@ -51,7 +51,8 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
   watch_.emplace(set, world, *header_exchange_);
   // If messages move on one thread of the program, a silent rank may just be busy.
   if (by_messages_ != nullptr && world.messaging_thread() == nullptr) {
-    heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_);
+    heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_,
+                        std::move(parts.heartbeats));
   }
 }
 
@@ -101,6 +102,7 @@ std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point
 }
 
 void ControlPlane::declare_lost(const Loss& loss) {
+  heartbeats_.reset();
   try {
     header_exchange_->publish_lost(loss);
   } catch (...) {  // a message to a rank that cannot be reached either
@@ -109,6 +111,11 @@ void ControlPlane::declare_lost(const Loss& loss) {
   }
   watch_->report(loss);
   coordinator_.on_lost(loss.rank, loss.how);
+}
+
+void ControlPlane::leave() {
+  header_exchange_->leave();
+  heartbeats_.reset();
 }
 
 bool ControlPlane::have_all_left() const {

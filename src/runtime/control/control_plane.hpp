@@ -28,6 +28,7 @@ class ControlPlane {
   struct Parts {
     std::unique_ptr<Communicator> communicator{};  ///< among the members
     std::shared_ptr<SharedWindow> window{};        ///< null: headers are sent as messages
+    std::unique_ptr<Communicator> heartbeats{};    ///< between nodes, for HeartbeatThread
   };
 
   /// `set` and `world` outlive this object.
@@ -56,7 +57,7 @@ class ControlPlane {
   void publish_lost(const Loss& loss) { header_exchange_->publish_lost(loss); }
 
   /// This rank has closed the set in an orderly way.
-  void leave() { header_exchange_->leave(); }
+  void leave();
   bool has_left() const { return header_exchange_->has_left(communicator_->rank()); }
   /// All ranks have left and, as of the last `receive`, no message of this rank is in flight:
   /// leaving is the last message that a rank sends, but for the news of a loss.

@@ -16,7 +16,7 @@ constexpr auto kInterval = std::chrono::milliseconds(10);
 }  // namespace
 
 Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
-                       TreeHeaderExchange& header_exchange)
+                       TreeHeaderExchange& header_exchange, std::unique_ptr<Communicator> beside)
     : set_(set),
       world_(world),
       header_exchange_(header_exchange),
@@ -35,6 +35,11 @@ Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& worl
   };
   if (tree.parent) add(*tree.parent);
   std::ranges::for_each(tree.children, add);
+  if (neighbours_.empty() || beside == nullptr) return;
+  std::vector<int> ranks;
+  for (const Neighbour& neighbour : neighbours_) ranks.push_back(neighbour.rank);
+  thread_ = std::make_unique<HeartbeatThread>(std::move(beside), std::move(ranks),
+                                              limit_ / kHeartbeatsInLimit);
 }
 
 std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
@@ -42,6 +47,7 @@ std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
   const auto waited = now - std::exchange(last_check_, now).value_or(now);
   const bool is_due = now >= next_heartbeat_;
   if (is_due) next_heartbeat_ = now + limit_ / kHeartbeatsInLimit;
+  if (is_due && thread_ != nullptr) thread_->postpone();
   const Neighbour* lost = nullptr;
   for (Neighbour& neighbour : neighbours_) {
     if (header_exchange_.has_left(neighbour.rank)) continue;
@@ -56,10 +62,15 @@ std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
 /// A rank that was paused, for example with its whole machine, reads its neighbours' heartbeats
 /// only in its next steps, so that not all of this time counts.
 void Heartbeats::listen(Neighbour& neighbour, std::chrono::nanoseconds waited) {
-  const std::uint64_t messages = header_exchange_.messages_from(neighbour.rank);
+  const std::uint64_t messages = messages_from(neighbour.rank);
   const bool is_silent = std::exchange(neighbour.messages, messages) == messages;
   neighbour.silence = is_silent ? neighbour.silence + std::min(waited, limit_ / kHeartbeatsInLimit)
                                 : std::chrono::nanoseconds{0};
+}
+
+std::uint64_t Heartbeats::messages_from(int rank) {
+  const std::uint64_t beside = thread_ == nullptr ? 0 : thread_->received_from(rank);
+  return header_exchange_.messages_from(rank) + beside;
 }
 
 HeaderExchange::Loss Heartbeats::describe(int rank) const {

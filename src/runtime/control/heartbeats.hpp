@@ -2,11 +2,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/topology.hpp"
+#include "kolo/communicator.hpp"
+#include "runtime/control/heartbeat_thread.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/data/data_path.hpp"
 
@@ -23,11 +26,12 @@ class Heartbeats {
   /// A shorter limit would be meaningless: an idle rank makes a progress step every 50 ms.
   static constexpr std::chrono::nanoseconds kShortestLimit = std::chrono::seconds(1);
 
-  /// `rank` counts within the set. The arguments outlive this object.
+  /// `rank` counts within the set. `beside`: a communicator for heartbeats while a step takes long;
+  /// null: none are sent then. The other arguments outlive this object.
   Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
-             TreeHeaderExchange& header_exchange);
+             TreeHeaderExchange& header_exchange, std::unique_ptr<Communicator> beside = nullptr);
 
-  /// Sends heartbeats that are due. A neighbour that was silent for KOLO_LOST_AFTER is a loss.
+  /// Call it in every progress step. Sends heartbeats that are due. A neighbour that was silent for KOLO_LOST_AFTER is a loss.
   std::optional<Loss> check(Clock::time_point now);
 
  private:
@@ -38,6 +42,7 @@ class Heartbeats {
   };
 
   void listen(Neighbour& neighbour, std::chrono::nanoseconds waited);
+  std::uint64_t messages_from(int rank);
   Loss describe(int rank) const;
   std::string host_of(int rank) const;
 
@@ -46,6 +51,7 @@ class Heartbeats {
   TreeHeaderExchange& header_exchange_;
   const std::chrono::nanoseconds limit_;
   std::vector<Neighbour> neighbours_;
+  std::unique_ptr<HeartbeatThread> thread_;
   std::optional<Clock::time_point> last_check_;
   Clock::time_point next_heartbeat_{};
 };

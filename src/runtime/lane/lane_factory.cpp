@@ -21,7 +21,16 @@ namespace kolo::runtime {
 namespace {
 
 // Every lane has its own communicators.
-enum Channel { kData, kControl, kNode, kDevice, kLaunchOrder, kMaking, kChannelsPerLane };
+enum Channel {
+  kData,
+  kControl,
+  kNode,
+  kDevice,
+  kLaunchOrder,
+  kMaking,
+  kHeartbeats,
+  kChannelsPerLane
+};
 
 int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
 
@@ -70,6 +79,7 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
   if (has_several_nodes(parts.data.node_of_rank)) {
+    parts.control.heartbeats = world_.make_communicator(ranks, channel_of(number, kHeartbeats));
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
   }
   const auto check = [&, patience = std::optional<Deadline>()]() mutable {

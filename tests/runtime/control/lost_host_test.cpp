@@ -90,6 +90,22 @@ TEST(LostHostTest, IdleHosts_AreNotLost) {
   });
 }
 
+TEST(LostHostTest, FunctionOfTheProgramThatTakesLong_IsNoLoss) {
+  for (const int busy : {0, 2}) {  // the lowest ranks of the hosts, which send heartbeats
+    run_warm(two_hosts(), [&](FakeWorld& world, Runtime& runtime) {
+      Tensor tensor(2);
+      std::vector<float> rows(8);
+      const AllocateRows allocate = [&](const std::vector<std::int64_t>&) -> void* {
+        if (runtime.rank() == busy) std::this_thread::sleep_for(4 * kLimit);
+        return rows.data();
+      };
+      allgather(tensor.view(), allocate, {.name = "gathered"});
+      expect_right_sum(runtime, "x");
+      EXPECT_FALSE(world.is_broken());
+    });
+  }
+}
+
 /// A rank that ends because of a loss loses its unsent messages.
 TEST(LostHostTest, Death_IsAnnouncedBeforeOperationsFail) {
   using Clock = std::chrono::steady_clock;
