@@ -9,10 +9,17 @@
 namespace examples {
 namespace {
 
+/// A word for the shell.
+std::string quote(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 /// The first line that `mpirun --version` prints.
 std::string version_of(const std::string& mpirun) {
   std::array<char, 256> line{};
-  const std::string command = "'" + mpirun + "' --version 2>/dev/null </dev/null";
+  const std::string command = quote(mpirun) + " --version 2>/dev/null </dev/null";
   if (std::FILE* const output = ::popen(command.c_str(), "r")) {  // NOLINT: the program asked for
     if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
     ::pclose(output);

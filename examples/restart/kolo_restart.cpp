@@ -28,7 +28,7 @@ using restart::milliseconds;
 using restart::say;
 
 constexpr int kFailed = 1;
-constexpr int kNotFound = 127;
+constexpr int kCannotStart = 127;
 constexpr int kSignalled = 128;
 
 std::string name_of_this_host() {
@@ -127,15 +127,16 @@ class Restarter {
 };
 
 int run(const restart::Options& options) {
-  if (!restart::is_program(options.program.front())) {
-    say("cannot find the program " + options.program.front());
-    return kNotFound;
+  const std::string problem = restart::problem_with_program(options.program.front());
+  if (!problem.empty()) {
+    say(problem);
+    return kCannotStart;
   }
   try {
     return Restarter(options).run();
   } catch (const examples::CannotStart& error) {
     say(std::string(error.what()) + " (--mpirun or KOLO_MPIRUN names another mpirun)");
-    return kNotFound;
+    return kCannotStart;
   }
 }
 

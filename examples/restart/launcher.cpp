@@ -8,15 +8,6 @@
 #include <utility>
 
 namespace restart {
-namespace {
-
-bool is_executable_file(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(path, error) && ::access(path.c_str(), X_OK) == 0;
-}
-
-}  // namespace
-
 Launcher::Launcher(std::vector<std::string> mpirun, std::vector<std::string> program,
                    bool is_open_mpi)
     : mpirun_(std::move(mpirun)), program_(std::move(program)), is_open_mpi_(is_open_mpi) {}
@@ -42,14 +33,25 @@ std::vector<std::string> Launcher::start_of(const Attempt& attempt) const {
   return words;
 }
 
-bool is_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) return is_executable_file(name);
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (is_executable_file(std::filesystem::path(folder) / name)) return true;
+std::string problem_with_program(const std::string& name) {
+  std::vector<std::filesystem::path> places;
+  if (name.find('/') != std::string::npos) {
+    places.emplace_back(name);
+  } else {
+    const char* const path = std::getenv("PATH");
+    std::istringstream folders(path != nullptr ? path : "/bin:/usr/bin");
+    for (std::string folder; std::getline(folders, folder, ':');) {
+      places.push_back(std::filesystem::path(folder) / name);
+    }
   }
-  return false;
+  std::string problem = "cannot find the program " + name;
+  for (const std::filesystem::path& place : places) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(place, error)) continue;
+    if (::access(place.c_str(), X_OK) == 0) return {};
+    problem = "may not run the program " + place.string() + ": it is not executable (chmod +x)";
+  }
+  return problem;
 }
 
 }  // namespace restart

@@ -26,7 +26,7 @@ class Launcher {
   bool is_open_mpi_;
 };
 
-/// Whether `name` can be run: a path, or a name in PATH.
-bool is_program(const std::string& name);
+/// Why `name`, a path or a name in PATH, cannot be run; empty if it can.
+std::string problem_with_program(const std::string& name);
 
 }  // namespace restart

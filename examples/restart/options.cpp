@@ -21,7 +21,7 @@ constexpr int kMaxRestarts = 1'000'000;
 constexpr const char* kDescription =
     "Runs PROGRAM by mpirun, and again when the job fails, on the hosts that are left.\n\n"
     "The program itself resumes from its newest checkpoint: see docs/restart.md. Exit status: that "
-    "of the last job; 2: wrong flags; 127: mpirun or PROGRAM cannot be found.\n";
+    "of the last job; 2: wrong flags; 127: mpirun or PROGRAM cannot be run.\n";
 
 /// Words of the command line that are parsed further.
 struct Words {

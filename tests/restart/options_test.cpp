@@ -1,6 +1,7 @@
 #include "restart/options.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <variant>
@@ -8,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/mpirun.hpp"
 #include "restart/launcher.hpp"
 
 namespace kolo::test::restart_options_test {
@@ -121,13 +123,32 @@ TEST(RestartLauncher, CommandsOfBothMpis) {
   EXPECT_EQ(mpich.command(attempt), (Words{"mpiexec", "-np", "3", "-hosts", "a:2,b:2", "./train"}));
 }
 
+/// An executable script, or a file that is not executable.
+std::string write_script(const std::string& name, const std::string& text, bool is_executable) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / name;
+  std::ofstream(path) << "#!/bin/sh\n" << text << '\n';
+  std::filesystem::permissions(
+      path, is_executable ? std::filesystem::perms::owner_all : std::filesystem::perms::owner_read);
+  return path;
+}
+
 TEST(RestartLauncher, ProgramIsAPathOrInPath) {
-  EXPECT_TRUE(restart::is_program("sh"));
-  EXPECT_TRUE(restart::is_program("/bin/sh"));
-  EXPECT_FALSE(restart::is_program("/bin"));
-  EXPECT_FALSE(restart::is_program("/no/such/program"));
-  EXPECT_FALSE(restart::is_program("kolo-no-such-program"));
-  EXPECT_FALSE(restart::is_program(""));
+  const auto problem = [](const std::string& name) { return restart::problem_with_program(name); };
+  EXPECT_EQ(problem("sh"), "");
+  EXPECT_EQ(problem("/bin/sh"), "");
+  for (const std::string name : {"/bin", "/no/such/program", "kolo-no-such-program", ""}) {
+    EXPECT_EQ(problem(name), "cannot find the program " + name);
+  }
+  const std::string file = write_script("kolo restart program", "", /*is_executable=*/false);
+  EXPECT_NE(problem(file).find("it is not executable (chmod +x)"), std::string::npos);
+  std::filesystem::remove(file);
+}
+
+TEST(RestartLauncher, MpirunMayHaveAnyName) {
+  const std::string mpirun =
+      write_script("kolo's $mpirun", "echo 'mpirun (Open MPI) 4'", /*is_executable=*/true);
+  EXPECT_TRUE(examples::is_open_mpi(mpirun));
+  std::filesystem::remove(mpirun);
 }
 
 }  // namespace kolo::test::restart_options_test
