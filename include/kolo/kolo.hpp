@@ -24,6 +24,7 @@
 #include "kolo/torch/power_sgd.hpp"
 #include "kolo/torch/prepared_optimizer.hpp"
 #include "kolo/torch/progress_bar.hpp"
+#include "kolo/torch/sample_generator.hpp"
 #include "kolo/torch/schedule.hpp"
 #include "kolo/torch/shared_tensor.hpp"
 #include "kolo/torch/stream_shard.hpp"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <torch/nn/module.h>
@@ -129,8 +130,9 @@ class Accelerator {
 
   /// Divides other data into batches for evaluation. Each loop over them is one pass over the data,
   /// in the same order every time. Such a loop may run inside a loop over training batches.
-  /// Collective and blocking.
-  /// @throws as prepare(), and InvalidArgument before prepare()
+  /// The data may have fewer samples than there are ranks; all samples count once. Collective and
+  /// blocking.
+  /// @throws as prepare(), and InvalidArgument before prepare() and for data without samples
   template <IndexedDataset Dataset>
   Batches<Dataset> batches(Dataset dataset, const BatchOptions& options) {
     auto feed = evaluation_feed(dataset.size(), options);
@@ -143,6 +145,12 @@ class Accelerator {
   Epochs epochs(std::int64_t count);
   /// @return the epoch, from 0, of the current loop over training batches, or of the next one
   std::int64_t epoch() const;
+
+  /// The generator of a sample in the current loop over training batches, by their `seed`, see
+  /// kolo::sample_generator. For get() of a data set that has a pointer to the Accelerator; any
+  /// thread may call it.
+  /// @throws InvalidArgument before prepare(), or if prepare() got no data
+  at::Generator sample_generator(std::size_t index) const;
 
   /// Runs operators in the dtype of mixed_precision for as long as the result lives. The overload
   /// of backward() that takes a function does this itself.

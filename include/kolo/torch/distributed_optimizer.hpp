@@ -53,8 +53,9 @@ class GradScaler;
 /// torch::optim::serialize implements.
 ///
 /// Gradients, unless they are sparse, become views of buckets, on the CPU in memory that the ranks
-/// of a node share where possible, so they are reduced without packing. A bucket is submitted when its last gradient has
-/// arrived; from then until step() or synchronize(), any access to its gradients throws c10::Error.
+/// of a node share where possible, so they are reduced without packing. A bucket is submitted when
+/// its last gradient has arrived; from then until step() or synchronize(), any access to its
+/// gradients throws c10::Error.
 /// After the first step, buckets are laid out in the order in which gradients arrived on the set's
 /// first rank. If a parameter has no gradient on this rank, it counts as zero; if it has none on
 /// any rank, its grad() stays undefined.

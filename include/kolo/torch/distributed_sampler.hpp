@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <torch/data/samplers/base.h>
 
 #include "kolo/process_set.hpp"
@@ -56,22 +57,23 @@ struct DistributedSamplerOptions {
 ///
 /// Copies share one position, so the program's sampler knows which batches its loader's copy has
 /// returned. Use one loader at a time. Nothing here is collective: ranks that make the same calls
-/// have the same state. Not thread-safe; LibTorch's loaders call it only on the thread that
-/// iterates.
+/// have the same state. Not thread-safe but for sample_generator(); LibTorch's loaders call the
+/// rest only on the thread that iterates.
 class DistributedSampler final : public torch::data::samplers::Sampler<> {
  public:
   using Options = DistributedSamplerOptions;
 
   /// Every sample once per epoch, except for padding and drop_last.
   /// @param size of the data set
-  /// @throws InvalidArgument if this rank is not in the process set
+  /// @throws InvalidArgument if an epoch would have no samples, or this rank is not in the process
+  ///   set
   explicit DistributedSampler(std::size_t size, const Options& options = {});
 
   /// Draws samples at random with replacement, in proportion to their weights.
   /// @param weights one per sample: finite, not negative, at least one positive; the same on all
   ///   ranks
   /// @param samples to draw in an epoch, by all ranks together
-  /// @throws InvalidArgument for other weights, or without `shuffle`
+  /// @throws InvalidArgument for other weights, without `shuffle`, or as the constructor
   static DistributedSampler weighted(const std::vector<double>& weights, std::size_t samples,
                                      const Options& options = {});
 
@@ -83,13 +85,13 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   /// @param lengths one per sample; the same on all ranks
   /// @param step_samples samples that all ranks together take per step: the sum of their batch
   ///   sizes
-  /// @throws InvalidArgument if step_samples is 0
+  /// @throws InvalidArgument if step_samples is 0, or as the constructor
   static DistributedSampler grouped(const std::vector<std::size_t>& lengths,
                                     std::size_t step_samples, const Options& options = {});
 
   /// Begins an iteration, as loaders do in begin(): over the rest of the epoch after the
   /// constructor or set_state(), otherwise over the next epoch, even if the last one was left
-  /// early.
+  /// early. A loader with workers that was left early refuses another begin(): make another.
   /// @throws InvalidArgument if `new_size` is not the sampler's size; construct a new sampler
   ///   instead
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
@@ -123,6 +125,11 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   std::int64_t epoch() const;
   /// @return samples of the epoch that all ranks together have consumed
   std::size_t consumed() const;
+
+  /// @return the generator of a sample in the epoch of the current iteration, see
+  ///   kolo::sample_generator. A data set that has a copy of the sampler calls it in get(); any
+  ///   thread may
+  at::Generator sample_generator(std::size_t index) const;
 
   /// @return the position as JSON text, the same on all ranks: for SaveOptions::extras
   std::string state() const;

@@ -7,6 +7,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/sample_generator.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/accelerator/accelerated_training.hpp"
 #include "torch/accelerator/batch_plan.hpp"
@@ -153,6 +154,12 @@ Accelerator::Epochs::Iterator& Accelerator::Epochs::Iterator::operator++() {
 }
 
 std::int64_t Accelerator::epoch() const { return training("epoch()").feed("epoch()").epoch(); }
+
+at::Generator Accelerator::sample_generator(std::size_t index) const {
+  constexpr const char* kCall = "sample_generator()";
+  const tensors::TrainingFeed& feed = training(kCall).feed(kCall);
+  return kolo::sample_generator(feed.seed(), feed.loop_epoch(), index);
+}
 
 Autocast Accelerator::autocast() const { return training("autocast()").autocast(); }
 

@@ -26,20 +26,24 @@ std::string problem_with_order(std::size_t samples, const BatchOptions& options)
   return problem;
 }
 
+/// In training, every rank needs samples in every full batch, or it would compute for nothing.
+/// Evaluation sets are as small as they are.
 std::string problem_with(const std::optional<std::size_t>& samples, const BatchOptions& options,
-                         const ProcessSet& set) {
-  const auto ranks = static_cast<std::size_t>(set.size());
-  const std::string sharers = " the " + std::to_string(ranks) + " ranks that share a batch";
+                         Purpose purpose, const ProcessSet& set) {
+  const bool is_training = purpose == Purpose::Training;
+  const std::size_t least = is_training ? static_cast<std::size_t>(set.size()) : 1;
+  const std::string sharers = " the " + std::to_string(set.size()) + " ranks that share a batch";
   if (!samples) return "the data set has no size. Give one of datasets::Dataset";
-  if (options.batch_size < ranks) {
-    return "batch_size is " + std::to_string(options.batch_size) + ", less than" + sharers +
-           ". It counts the samples of all of them: give more";
+  if (options.batch_size < least) {
+    return "batch_size is " + std::to_string(options.batch_size) +
+           (is_training ? ", less than" + sharers : "") +
+           ". It counts the samples of all ranks: give more";
   }
-  const std::size_t least = options.drop_last ? options.batch_size : ranks;
-  if (*samples < least) {
-    return "the data set has " + std::to_string(*samples) + " samples, and " +
-           (options.drop_last ? "drop_last leaves no batch of them" : "fewer than" + sharers);
+  const std::string count = "the data set has " + std::to_string(*samples) + " samples";
+  if (options.drop_last && *samples < options.batch_size) {
+    return count + ", and drop_last leaves no batch of them";
   }
+  if (*samples < least) return count + (is_training ? ", fewer than" + sharers : "");
   return problem_with_order(*samples, options);
 }
 
@@ -59,7 +63,7 @@ BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOpt
   // Clamped, since products of larger sizes could overflow.
   const std::size_t batch_size = std::min(options.batch_size, samples.value_or(0));
   BatchPlan plan{.shares = {batch_size, options.drop_last, distribution, set.rank(), set.size()},
-                 .problem = problem_with(samples, options, set),
+                 .problem = problem_with(samples, options, purpose, set),
                  .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
                            {"batch_size", std::to_string(options.batch_size)},
                            {"seed", std::to_string(options.seed)},

@@ -37,6 +37,9 @@ class TrainingFeed final : public BatchFeed {
   /// The program has called step(), which updates parameters only in the last pass.
   void end_pass();
 
+  std::uint64_t seed() const { return sequence_.seed(); }
+  /// The epoch of the last loop that began. Loaders' threads may ask.
+  std::int64_t loop_epoch() const { return sequence_.iterated_epoch(); }
   /// The epoch of the current loop, or of the next one.
   std::int64_t epoch() const { return epoch_; }
   /// The program has left the loop of this epoch early.

@@ -5,6 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include "kolo/error.hpp"
+#include "kolo/torch/sample_generator.hpp"
 #include "torch/data/epoch_order.hpp"
 #include "torch/data/sample_sequence.hpp"
 #include "torch/tensors/tensor_operation.hpp"
@@ -16,12 +17,26 @@ DistributedSampler::Batch to_batch(const tensors::SampleSequence::Batch& batch) 
   return {.samples = batch.samples, .padding = batch.padding};
 }
 
+/// A loop over epochs without samples would never end, or train on nothing without a word.
+void require_samples(std::size_t samples, bool drop_last, const ProcessSet& set) {
+  if (samples == 0) {
+    throw InvalidArgument(
+        "DistributedSampler: an epoch has 0 samples. Check the size and the path of the data set.");
+  }
+  if (!drop_last || samples >= static_cast<std::size_t>(set.size())) return;
+  throw InvalidArgument("DistributedSampler: of " + std::to_string(samples) +
+                        " samples, drop_last leaves none for " + std::to_string(set.size()) +
+                        " ranks. Leave drop_last out, or use fewer ranks.");
+}
+
 }  // namespace
 
 DistributedSampler::DistributedSampler(const tensors::EpochOrder& order, const Options& options)
     : set_(tensors::member_set(options.process_set).shared_from_this()),
       sequence_(std::make_shared<tensors::SampleSequence>(order, options.seed, options.drop_last,
-                                                          set_->rank(), set_->size())) {}
+                                                          set_->rank(), set_->size())) {
+  require_samples(order.samples, options.drop_last, *set_);
+}
 
 DistributedSampler::DistributedSampler(std::size_t size, const Options& options)
     : DistributedSampler(options.shuffle ? tensors::shuffled(size) : tensors::by_index(size),
@@ -67,6 +82,10 @@ void DistributedSampler::end_epoch() { sequence_->end_epoch(); }
 std::int64_t DistributedSampler::epoch() const { return sequence_->epoch(); }
 
 std::size_t DistributedSampler::consumed() const { return sequence_->consumed(); }
+
+at::Generator DistributedSampler::sample_generator(std::size_t index) const {
+  return kolo::sample_generator(sequence_->seed(), sequence_->iterated_epoch(), index);
+}
 
 std::string DistributedSampler::state() const { return sequence_->state(); }
 

@@ -2,9 +2,13 @@
 
 #include <string>
 
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/tensor.h>
+
 #include "kolo/error.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
+#include "torch/tensors/tensor_operation.hpp"
 
 namespace kolo {
 namespace {
@@ -69,6 +73,26 @@ std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensor
 
 at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler& sampler) {
   return gather_for_metrics(std::vector<at::Tensor>{tensor}, sampler).front();
+}
+
+at::Tensor pad_across_ranks(const at::Tensor& tensor, const at::Scalar& value,
+                            ProcessSet* process_set) {
+  ProcessSet& set = tensors::member_set(process_set);
+  const std::string name = set.next_name("pad_across_ranks");
+  std::string problem;
+  if (!tensor.defined() || tensor.dim() == 0) {
+    problem = "the tensor is undefined or a scalar. Give one with a row for each sample.";
+  }
+  const std::int64_t dimensions = tensor.defined() ? tensor.dim() : 0;
+  tensors::agree(set, name + ".dimensions", "pad_across_ranks",
+                 {{"the number of dimensions", std::to_string(dimensions)}}, problem);
+  at::Tensor largest = at::tensor(tensor.sizes(), at::kLong);
+  allreduce_(largest, {.op = ReduceOp::Max, .name = name, .process_set = &set});
+  std::vector<std::int64_t> padding;  // before and after, from the last dimension on
+  for (std::int64_t i = dimensions - 1; i > 0; --i) {
+    padding.insert(padding.end(), {0, largest[i].item<std::int64_t>() - tensor.size(i)});
+  }
+  return at::constant_pad_nd(tensor, padding, value);
 }
 
 }  // namespace kolo

@@ -42,6 +42,7 @@ std::size_t SampleSequence::end_of_places(std::size_t begin) const {
 void SampleSequence::begin() {
   if (iteration_ && iteration_->epoch == epoch_) advance();
   iteration_ = Iteration{epoch_, order_.of(seed_, epoch_), consumed_, end_of_places(consumed_)};
+  iterated_epoch_ = epoch_;
   unconsumed_.clear();
   last_batch_.reset();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,10 @@ class SampleSequence {
   std::size_t consumed() const { return consumed_; }
   const std::optional<Batch>& last_batch() const { return last_batch_; }
 
+  std::uint64_t seed() const { return seed_; }
+  /// The epoch of the last iteration that began. Loaders' threads may ask.
+  std::int64_t iterated_epoch() const { return iterated_epoch_; }
+
   void begin();
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size);
   Batch consume();
@@ -59,6 +64,7 @@ class SampleSequence {
   std::int64_t epoch_ = 0;
   std::size_t consumed_ = 0;  // of that epoch
   std::optional<Iteration> iteration_;
+  std::atomic<std::int64_t> iterated_epoch_ = 0;
   std::deque<Batch> unconsumed_;  // returned by next()
   std::optional<Batch> last_batch_;
 };

@@ -1,9 +1,11 @@
 // The Accelerator's batches: which samples they contain, and on which device.
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kolo/torch/sample_generator.hpp"
 #include "torch/accelerator/accelerator_fixture.hpp"
 #include "torch/data/epoch_order.hpp"
 
@@ -90,6 +92,45 @@ TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
 }
 
 /// In the last batch, of 2 samples, two of four ranks have none.
+/// The data of a sample are two random numbers.
+class NoisyNumbers : public torch::data::datasets::Dataset<NoisyNumbers> {
+ public:
+  explicit NoisyNumbers(const Accelerator& accelerator) : accelerator_(&accelerator) {}
+  torch::data::Example<> get(std::size_t index) override {
+    return {torch::rand({2}, accelerator_->sample_generator(index)),
+            torch::tensor(static_cast<std::int64_t>(index))};
+  }
+  std::optional<std::size_t> size() const override { return 22; }
+
+ private:
+  const Accelerator* accelerator_;
+};
+
+TEST_F(AcceleratorBatchesTest, SampleGenerators_DrawAlikeWithAnyWorkersAndAfterAResume) {
+  for (const std::size_t workers : {0U, 1U, 3U}) {
+    Weights model(22);
+    torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(1.0));
+    Accelerator accelerator;
+    auto batches = accelerator.prepare(
+        model, sgd, NoisyNumbers(accelerator).map(torch::data::transforms::Stack<>()),
+        {.batch_size = 5, .seed = 7, .workers = workers});
+    accelerator.load_state(folder());  // from the second loop on, in the middle of epoch 0
+    for (const std::int64_t epoch : accelerator.epochs(2)) {
+      for (auto& batch : batches) {
+        for (std::int64_t i = 0; i < batch.target.size(0); ++i) {
+          const auto index = static_cast<std::size_t>(batch.target[i].item<std::int64_t>());
+          const at::Tensor expected = torch::rand({2}, sample_generator(7, epoch, index));
+          EXPECT_TRUE(torch::equal(batch.data[i], expected)) << workers << " " << epoch;
+        }
+        accelerator.backward(model.mean_weight(batch.target));
+        accelerator.step();
+        if (workers == 0 && accelerator.steps() == 2) accelerator.save_state(folder());
+      }
+    }
+    EXPECT_EQ(accelerator.steps(), 10);
+  }
+}
+
 TEST_F(AcceleratorBatchesTest, Lengths_GroupSamplesAndAreDealtOutInTurns) {
   const Samples all = lengths(22);
   auto batches =
@@ -129,6 +170,19 @@ TEST_F(AcceleratorBatchesTest, StepOfDealtSamples_UsesTheirMean) {
   at::Tensor expected = torch::full({22}, -0.2);
   expected.index_fill_(0, order.slice(0, 20), -0.5);
   EXPECT_LT(largest_difference(model_.value(), expected), 1e-6);
+}
+
+TEST_F(AcceleratorBatchesTest, EvaluationMayHaveFewerSamplesThanRanks) {
+  accelerator_.prepare(model_, sgd_, numbers(22), {.batch_size = 5});
+  for (const std::size_t samples : {1U, 2U}) {
+    for (const std::size_t batch_size : {1U, 8U}) {
+      auto held_out = accelerator_.batches(numbers(samples), {.batch_size = batch_size});
+      expect_equal(seen_in(held_out), torch::arange(static_cast<std::int64_t>(samples)));
+    }
+  }
+  expect_refused([&] { accelerator_.batches(numbers(0), {.batch_size = 8}); },
+                 "the data set has 0 samples");
+  expect_refused([&] { accelerator_.batches(numbers(2), {.batch_size = 0}); }, "batch_size is 0");
 }
 
 TEST_F(AcceleratorBatchesTest, InvalidOrders_AreRefused) {

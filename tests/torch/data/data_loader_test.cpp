@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +15,7 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/distributed_sampler.hpp"
 #include "kolo/torch/gather_for_metrics.hpp"
+#include "kolo/torch/sample_generator.hpp"
 #include "kolo/torch/stream_shard.hpp"
 #include "torch/data/epoch_order.hpp"
 #include "torch/data/numbered_data.hpp"
@@ -29,6 +32,20 @@ auto loader_of(const DistributedSampler& sampler, std::size_t batch_size, std::s
       NumberedData(kSamples), sampler,
       torch::data::DataLoaderOptions().batch_size(batch_size).workers(workers));
 }
+
+/// Each sample's data are two random numbers.
+class NoisyData : public torch::data::datasets::Dataset<NoisyData> {
+ public:
+  explicit NoisyData(DistributedSampler sampler) : sampler_(std::move(sampler)) {}
+  Example get(std::size_t index) override {
+    return {torch::rand({2}, sampler_.sample_generator(index)),
+            torch::tensor(static_cast<std::int64_t>(index))};
+  }
+  std::optional<std::size_t> size() const override { return kSamples; }
+
+ private:
+  DistributedSampler sampler_;
+};
 
 /// The samples of `epochs` epochs in order.
 Numbers order(std::int64_t epochs) {
@@ -146,6 +163,46 @@ TEST_F(DataLoaderTest, Run_ResumesInMidEpochFromACheckpoint) {
   expect_resumes(runtime_.world(), runtime_.world(), 2);
 }
 
+TEST_F(DataLoaderTest, SampleGenerators_DrawAlikeWithAnyWorkersAndAfterAResume) {
+  std::string state;
+  for (const std::size_t workers : {0U, 1U, 3U}) {
+    DistributedSampler sampler(kSamples, {.seed = kSeed});
+    if (!state.empty()) sampler.set_state(state);  // in the middle of epoch 0
+    const auto loader = torch::data::make_data_loader(
+        NoisyData(sampler), sampler,
+        torch::data::DataLoaderOptions().batch_size(2).workers(workers));
+    for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+      for (const auto& batch : *loader) {
+        sampler.consume();
+        for (const Example& example : batch) {
+          const auto index = static_cast<std::size_t>(example.target.item<std::int64_t>());
+          const at::Tensor expected = torch::rand({2}, kolo::sample_generator(kSeed, epoch, index));
+          EXPECT_TRUE(torch::equal(example.data, expected)) << workers << " " << epoch;
+        }
+        if (state.empty()) state = sampler.state();
+      }
+    }
+  }
+  const auto seed_of = [](std::uint64_t seed, std::int64_t epoch, std::size_t index) {
+    return kolo::sample_generator(seed, epoch, index).current_seed();
+  };
+  // Runs of later versions resume with the same numbers.
+  EXPECT_EQ(seed_of(7, 3, 5), 17746397239880631399U);
+  EXPECT_EQ(
+      (std::set{seed_of(0, 0, 0), seed_of(0, 0, 1), seed_of(0, 1, 0), seed_of(1, 0, 0)}).size(),
+      4U);
+}
+
+TEST_F(DataLoaderTest, LoaderLeftEarlyWithWorkers_IsReplaced) {
+  const DistributedSampler sampler(kSamples, {.seed = kSeed});
+  const auto left = loader_of(sampler, 2, 2);
+  const auto batch = left->begin();
+  EXPECT_THROW(left->begin(), c10::Error);  // of LibTorch
+  const auto loader = loader_of(sampler, 2, 2);
+  loader->begin();
+  EXPECT_EQ(sampler.epoch(), 1);
+}
+
 TEST_F(DataLoaderTest, Run_ResumesAtFewerAndMoreRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank is the fewest";
   std::vector<int> members(static_cast<std::size_t>(size() - 1));
@@ -184,11 +241,19 @@ TEST_F(DataLoaderTest, Archives_HoldTheState) {
   EXPECT_EQ(other.consumed(), 2 * static_cast<std::size_t>(size()));
 }
 
-TEST_F(DataLoaderTest, AnotherSize_IsRefused) {
+TEST_F(DataLoaderTest, AnotherSizeAndNone_AreRefused) {
   DistributedSampler sampler(kSamples);
   sampler.reset(kSamples);
   expect_contains(text_thrown_by<InvalidArgument>([&] { sampler.reset(kSamples + 1); }),
                   "the new size is 23, and the sampler was made for 22 samples");
+  expect_contains(text_thrown_by<InvalidArgument>([] { DistributedSampler(0); }),
+                  "an epoch has 0 samples");
+  expect_contains(text_thrown_by<InvalidArgument>([] { DistributedSampler::weighted({1.0}, 0); }),
+                  "an epoch has 0 samples");
+  expect_contains(text_thrown_by<InvalidArgument>([] { DistributedSampler::grouped({}, 4); }),
+                  "an epoch has 0 samples");
+  const auto too_few = static_cast<std::size_t>(size() - 1);
+  EXPECT_THROW(DistributedSampler(too_few, {.drop_last = true}), InvalidArgument);
   expect_contains(text_thrown_by<InvalidArgument>(
                       [] { DistributedSampler::weighted({1.0}, 3, {.shuffle = false}); }),
                   "shuffle is false");

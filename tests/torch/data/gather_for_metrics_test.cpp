@@ -56,6 +56,19 @@ TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
   }
 }
 
+/// On rank r, each sample has r + 1 and 3 numbers, or r + 1 and 4 on the last rank.
+TEST_F(GatherForMetricsTest, RaggedRows_ArePaddedToTheLargest) {
+  DistributedSampler sampler(static_cast<std::size_t>(size()), {.shuffle = false});
+  take(sampler, 1);
+  const at::Tensor ragged = torch::full({1, rank() + 1, is_last() ? 4 : 3}, rank());
+  at::Tensor expected = torch::full({size(), size(), 4}, -7);
+  for (int i = 0; i < size(); ++i) {
+    expected[i].narrow(0, 0, i + 1).narrow(1, 0, i + 1 == size() ? 4 : 3).fill_(i);
+  }
+  expect_equal(gather_for_metrics(pad_across_ranks(ragged, -7), sampler), expected);
+  expect_equal(pad_across_ranks(torch::arange(rank())), torch::arange(rank()));
+}
+
 TEST_F(GatherForMetricsTest, DropLast_DropsNoRowThatWasSeen) {
   const std::size_t ranks = static_cast<std::size_t>(size());
   DistributedSampler sampler(5 * ranks + ranks - 1, {.shuffle = false, .drop_last = true});

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -71,7 +72,7 @@ class Ranks {
   std::int64_t epoch() const { return all_.front().epoch(); }
 
  private:
-  std::vector<SampleSequence> all_;
+  std::deque<SampleSequence> all_;  // which do not move
   SampleSequence::Batch last_;
 };
 
