@@ -105,7 +105,10 @@ TEST(BucketPlanTest, MembersAndFlagsDoNotOverlap_ShardsAreEqualMultiplesOf64Byte
       }
       EXPECT_LE(end, bucket.flags_offset);
       EXPECT_EQ((bucket.flags_offset - bucket.offset) % (64 * shards), 0U) << shards;
-      EXPECT_EQ(bucket.flag_count(), bucket.members.size() + Bucket::kRankFlags);
+      const bool is_first = &bucket == plan.buckets.data();
+      EXPECT_EQ(bucket.has_digest, is_first);
+      EXPECT_EQ(bucket.flag_count(), bucket.members.size() + Bucket::kRankFlags +
+                                         (is_first ? 2 * Bucket::kDigestBits : 0));
       EXPECT_LE(bucket.flags_offset + bucket.flag_count() * sizeof(float),
                 bucket.offset + bucket.size_bytes);
       end = bucket.offset + bucket.size_bytes;
@@ -130,7 +133,7 @@ TEST(BucketPlanTest, SharedSlots_BucketsTakeTurnsInTheLargestOnesMemory) {
       EXPECT_EQ(after.members[m].offset - after.offset, before.members[m].offset - before.offset);
     }
   }
-  EXPECT_EQ(share_slots(plan_buckets(parameters_of({8}), {0}, 512), 3).size_bytes, 128U);
+  EXPECT_EQ(share_slots(plan_buckets(parameters_of({8}), {0}, 512), 3).size_bytes, 384U);
 }
 
 TEST(BucketPlanTest, DefaultSize_IsASixteenthAnd25MiBAtMost) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
@@ -146,9 +147,17 @@ TEST_F(ShardedOptimizerTest, StepThatFailsOnOneRank_DoesNotBlockOthers) {
     options.bucket_bytes = std::size_t{1} << 20;  // one bucket
     DistributedOptimizer optimizer(inner, *model, options);
     std::vector<at::Tensor> after;
-    for (int step = 0; step < 4; ++step) {
+    const auto backward = [&](int step) {
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, 0, 4, kWidth, torch::kFloat32)).backward();
+    };
+    for (int step = 0; step < 4; ++step) {
+      backward(step);
+      if (fails && step == kFailing + 1 && runtime_.size() > 1) {  // the others learn of it
+        expect_contains(text_thrown_by<MismatchError>([&] { optimizer.step(); }),
+                        "end of the last step is neither step() nor zero_grad() on rank 0");
+        backward(step);
+      }
       inner.fails = fails && step == kFailing && runtime_.rank() == 0;
       if (inner.fails) {
         EXPECT_EQ(text_thrown_by<std::runtime_error>([&] { optimizer.step(); }), "no step today");
