@@ -92,6 +92,8 @@ if(TARGET kolo)
     RANKS 2
     TIMEOUT 900
     LIBRARIES kolo)
+  kolo_add_test(random_training_test SOURCES torch/optimizer/random_training_test.cpp
+    LIBRARIES kolo)
   kolo_add_mpi_test(training_steps_test
     SOURCES
       torch/optimizer/ended_runtime_test.cpp
@@ -100,6 +102,7 @@ if(TARGET kolo)
       torch/optimizer/loss_normalization_misuse_test.cpp
       torch/optimizer/loss_normalization_test.cpp
       torch/optimizer/owned_optimizer_test.cpp
+      torch/optimizer/program_gradients_test.cpp
       torch/optimizer/rank_comparison_test.cpp
       torch/optimizer/replica_check_test.cpp
       torch/optimizer/training_grid_test.cpp

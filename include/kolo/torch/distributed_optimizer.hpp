@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
 #include <torch/optim/optimizer.h>
 
 #include "kolo/torch/bucket_hook.hpp"
@@ -55,7 +57,9 @@ class GradScaler;
 /// Gradients, unless they are sparse, become views of buckets, on the CPU in memory that the ranks
 /// of a node share where possible, so they are reduced without packing. A bucket is submitted when
 /// its last gradient has arrived; from then until step() or synchronize(), any access to its
-/// gradients throws c10::Error.
+/// gradients throws c10::Error, but a program may undefine them: step() then leaves the parameter
+/// alone, as in plain LibTorch. Undefine it on all ranks, or in for_each_gradient() if some do not
+/// use the parameter.
 /// After the first step, buckets are laid out in the order in which gradients arrived on the set's
 /// first rank. If a parameter has no gradient on this rank, it counts as zero; if it has none on
 /// any rank, its grad() stays undefined.
@@ -161,15 +165,65 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Blocks until all gradients of this step are reduced, so that the program can read or change
   /// them in grad() before step(), which does not reduce them again. Submits incomplete buckets as
   /// they are. Idempotent. A gradient that arrives between it and step() is an error. If the
-  /// optimizer is sharded, the parameters' grad() is undefined: the gradients belong to the leaves
-  /// that each rank updates.
+  /// optimizer is sharded, the gradients belong to the leaves that each rank updates: use
+  /// for_each_gradient(). grad() can be undefined, which drops the gradient; any other access to it
+  /// throws c10::Error.
   void synchronize();
+
+  using GradientVisitor = std::function<void(const std::string& name, at::Tensor& gradient)>;
+
+  /// Calls synchronize(), then `visit` with this rank's pieces of the reduced gradients, in every
+  /// shard mode, so that a program can change them, drop them or compute with them:
+  ///
+  ///   double sum = 0;  // the norm of one module's gradients
+  ///   const int copies = optimizer.for_each_gradient([&](auto& name, at::Tensor& gradient) {
+  ///     if (name == "head.weight") gradient.reset();  // step() leaves the parameter alone
+  ///     if (name.starts_with("encoder.")) sum += gradient.square().sum().item<double>();
+  ///   });
+  ///   sum = kolo::allreduce(at::scalar_tensor(sum, at::kDouble), {.op = kolo::ReduceOp::Sum})
+  ///             .item<double>() / copies;
+  ///
+  /// Without shards, `gradient` is the whole gradient, in the parameter's shape, which must be
+  /// changed alike on all ranks. In sharded modes it is one-dimensional and has some of the
+  /// elements; a rank visits no, one or several pieces of a parameter. Drop a gradient in all
+  /// pieces, on all ranks. Collective as synchronize(); `visit` may call collectives only if all
+  /// ranks do so equally often.
+  /// @param visit called with grad mode off; may change the elements of `gradient`, replace it by
+  ///   one of the same shape and dtype, or undefine it
+  /// @return how many ranks visit each element: the set's size without shards, otherwise 1, or with
+  ///   ShardScope::Node the number of nodes. Divide sums over the ranks by it.
+  /// @throws InvalidArgument if the optimizer is sharded and some ranks have joined
+  int for_each_gradient(const GradientVisitor& visit);
+
+  /// Calls synchronize(), then limits each element of all gradients to [-max_value, max_value]; of
+  /// complex ones, each part. Semantics: torch::nn::utils::clip_grad_value_.
+  /// @throws InvalidArgument if `max_value` is negative
+  void clip_grad_value_(double max_value);
 
   /// Calls synchronize(), then scales all gradients so that their total norm is at most `max_norm`.
   /// @param norm_type p > 0 of the p-norm; may be infinity
   /// @return the norm before scaling, the same on all ranks
   /// @throws InvalidArgument if `norm_type` is not positive
   double clip_grad_norm_(double max_norm, double norm_type = 2.0);
+
+  using ParameterState = std::map<std::string, c10::IValue>;
+  using StateMap = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
+
+  /// The wrapped optimizer's state of a parameter, by field, such as "exp_avg" and "step"; empty if
+  /// it has none. Tensors are whole, in the parameter's shape, and copies. If the optimizer is
+  /// sharded, collective and blocking; call it on all ranks, between steps.
+  /// @param parameter one that it trains
+  /// @throws InvalidArgument for another tensor, and for state of a class without serialize()
+  ParameterState parameter_state(const at::Tensor& parameter);
+
+  /// Resets the wrapped optimizer's state of a parameter to that of a new one, as for a layer that
+  /// the program initializes again. Not collective, but to be called on all ranks.
+  /// @throws InvalidArgument for a tensor that it does not train
+  void reset_parameter_state(const at::Tensor& parameter);
+
+  /// The wrapped optimizer's state() in shard mode None; hides torch::optim::Optimizer::state().
+  /// @throws InvalidArgument if the optimizer is sharded: the map would have shards of this rank
+  StateMap& state();
 
   /// Keeps a mode enabled while it lives.
   class [[nodiscard]] Guard {
@@ -291,6 +345,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        const NamedParameters& buffers, Options options);
 
+  torch::optim::Optimizer& wrapped_;
   friend class GradScaler;                    // acts between backward() and step()
   friend class tensors::AcceleratedTraining;  // the program may drop the gradients of its passes
   std::unique_ptr<torch::optim::Optimizer> owned_;

@@ -81,7 +81,7 @@ struct DistributedOptimizerOptions {
   /// bit-equal to those of None where reductions are rank-ordered (except after clipping). The
   /// wrapped optimizer must be element-wise: its step() is called for each bucket in which this
   /// rank's shard has gradients, with those leaves in their parameter group. Parameters must be
-  /// contiguous, each in a storage of its own. After the reduction grad() is undefined. Sparse
+  /// contiguous, each in a storage of its own. After the reduction grad() refuses access. Sparse
   /// gradients are made dense. State that the wrapped optimizer already has is sharded too.
   /// Destroying this object erases all sharded state.
   ///

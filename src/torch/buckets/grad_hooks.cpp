@@ -16,24 +16,31 @@ namespace {
 
 using torch::autograd::variable_list;
 
-/// Calls back before or after a node, depending on how it is installed.
+/// Calls back before or after a node that accumulates gradients, depending on how it is installed.
 class Hook final : public torch::autograd::FunctionPreHook,
                    public torch::autograd::FunctionPostHook {
  public:
-  Hook(const GradHooks::Callback& callback, std::size_t index)
-      : callback_(callback), index_(index) {}
+  Hook(const GradHooks::Callback& callback, at::Tensor parameter, std::size_t index)
+      : callback_(callback), parameter_(std::move(parameter)), index_(index) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    callback_(index_);
+    call_back(gradients);
     return gradients;
   }
-  variable_list operator()(const variable_list& outputs, const variable_list&) override {
-    callback_(index_);
+  variable_list operator()(const variable_list& outputs, const variable_list& gradients) override {
+    call_back(gradients);
     return outputs;
   }
 
  private:
+  /// Autograd also runs the node without a gradient, and for a parameter that the program has
+  /// frozen since its forward pass, whose gradient the node drops.
+  void call_back(const variable_list& gradients) const {
+    if (gradients.front().defined() && parameter_.requires_grad()) callback_(index_);
+  }
+
   const GradHooks::Callback& callback_;
+  const at::Tensor parameter_;
   std::size_t index_;
 };
 
@@ -50,10 +57,11 @@ GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before,
     : before_(std::move(before)), after_(std::move(after)) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
-    auto hook = std::make_unique<Hook>(before_, i);
+    auto hook = std::make_unique<Hook>(before_, parameters[i], i);
     const torch::autograd::FunctionPreHook* const before_key = hook.get();
     accumulator->add_pre_hook(std::move(hook));
-    const std::uintptr_t after_key = accumulator->add_post_hook(std::make_unique<Hook>(after_, i));
+    const std::uintptr_t after_key =
+        accumulator->add_post_hook(std::make_unique<Hook>(after_, parameters[i], i));
     installed_.push_back({std::move(accumulator), before_key, after_key});
   }
 }

@@ -100,7 +100,8 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
   return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
 }
 
-std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own) {
+std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own,
+                                              const WithheldGradients* withheld) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> replaced;
   const at::Tensor& flags = flags_of(bucket);
@@ -111,7 +112,8 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFl
   if (bucket.has_digest && own.digest) set_digest(digest_in(flags, bucket), *own.digest);
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
-    if (parameters_[parameter].grad().defined()) {
+    const bool is_withheld = withheld != nullptr && withheld->is_in_place(parameter);
+    if (parameters_[parameter].grad().defined() && !is_withheld) {
       at::Tensor gradient = move_in(parameter);  // unless it is in place already
       if (!device().is_cpu()) replaced.push_back(std::move(gradient));
     } else {

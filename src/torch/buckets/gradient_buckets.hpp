@@ -10,6 +10,7 @@
 
 #include "kolo/shared_buffer.hpp"
 #include "torch/buckets/bucket_plan.hpp"
+#include "torch/buckets/withheld_gradients.hpp"
 
 namespace kolo::tensors {
 
@@ -72,9 +73,10 @@ class GradientBuckets {
   /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
   /// gradients are added to it.
   void widen(std::size_t parameter);
-  /// Zeroes missing gradients, moves in all others, and sets the flags. Returns the gradients that
-  /// were replaced on a GPU.
-  std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own);
+  /// Zeroes missing gradients, moves in all others, and sets the flags. Stand-ins of `withheld`,
+  /// which may be null, are missing gradients. Returns the gradients that were replaced on a GPU.
+  std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own,
+                               const WithheldGradients* withheld);
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;

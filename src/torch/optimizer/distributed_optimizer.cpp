@@ -50,7 +50,8 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names,
                                            const NamedParameters& buffers, Options options)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
-                              optimizer.defaults().clone()) {
+                              optimizer.defaults().clone()),
+      wrapped_(optimizer) {
   for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
   engine_ = std::make_unique<tensors::TrainingEngine>(
       std::make_unique<tensors::LibTorchOptimizer>(optimizer, options.fused), param_groups_, names,
@@ -76,8 +77,30 @@ void DistributedOptimizer::backward(const at::Tensor& loss_sum, std::int64_t cou
 
 void DistributedOptimizer::synchronize() { engine_->synchronize(); }
 
+int DistributedOptimizer::for_each_gradient(const GradientVisitor& visit) {
+  return engine_->for_each_gradient(visit);
+}
+
+void DistributedOptimizer::clip_grad_value_(double max_value) {
+  engine_->clip_grad_value(max_value);
+}
+
 double DistributedOptimizer::clip_grad_norm_(double max_norm, double norm_type) {
   return engine_->clip_grad_norm(max_norm, norm_type);
+}
+
+DistributedOptimizer::ParameterState DistributedOptimizer::parameter_state(
+    const at::Tensor& parameter) {
+  return engine_->parameter_state(parameter);
+}
+
+void DistributedOptimizer::reset_parameter_state(const at::Tensor& parameter) {
+  engine_->reset_parameter_state(parameter);
+}
+
+DistributedOptimizer::StateMap& DistributedOptimizer::state() {
+  engine_->require_state_map();
+  return wrapped_.state();
 }
 
 DistributedOptimizer::Guard DistributedOptimizer::no_sync() {

@@ -4,9 +4,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+
+#include "kolo/error.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/optimizer/optimizer_facts.hpp"
+#include "torch/reduction/global_gradients.hpp"
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"
@@ -213,6 +217,19 @@ std::int64_t ParameterBatches::layouts() const {
   return layouts;
 }
 
+std::pair<const GradientReducer*, std::size_t> ParameterBatches::find(
+    const at::Tensor& parameter, const std::string& call) const {
+  for (const auto& reducer : reducers_) {
+    const auto& parameters = reducer->parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].tensor.is_same(parameter)) return {reducer.get(), i};
+    }
+  }
+  throw InvalidArgument("DistributedOptimizer: " + call +
+                        " of a tensor that it does not train. Give a parameter of one of its "
+                        "groups that requires a gradient.");
+}
+
 bool ParameterBatches::any(bool (GradientReducer::*has)() const) const {
   return std::ranges::any_of(reducers_, [has](const auto& reducer) { return ((*reducer).*has)(); });
 }
@@ -242,6 +259,7 @@ void ParameterBatches::reduce_all() {
     if (const std::exception_ptr error = reducer->finish(); !first_error) first_error = error;
   }
   step.first_gradient = {};
+  step.backward.restart();
   step.phases.finish(first_error == nullptr);
   if (!first_error) return;
   finish_residuals(/*is_used=*/false);
@@ -253,6 +271,7 @@ void ParameterBatches::abandon() {
   step.times.buckets.clear();
   for (const auto& reducer : reducers_) static_cast<void>(reducer->finish());
   step.first_gradient = {};
+  step.backward.restart();
   step.phases.restart();
   finish_residuals(/*is_used=*/false);
   clear_gradients();
@@ -272,6 +291,30 @@ std::vector<at::Tensor> ParameterBatches::gradients() const {
   std::vector<at::Tensor> gradients;
   for (const auto& reducer : reducers_) reducer->append_gradients(gradients);
   return gradients;
+}
+
+void ParameterBatches::for_each_gradient(const GradientReducer::GradientVisitor& visit) const {
+  const at::NoGradGuard no_grad;
+  for (const auto& reducer : reducers_) reducer->for_each_gradient(visit);
+}
+
+void ParameterBatches::clip_values(double max_value) const {
+  for_each_gradient([&](const std::string&, at::Tensor& gradient) {
+    if (gradient.is_sparse()) gradient = gradient.coalesce();
+    real_elements(gradient).clamp_(-max_value, max_value);
+  });
+}
+
+std::vector<std::string> ParameterBatches::drop_undefined() const {
+  std::vector<std::string> names;
+  for (const auto& reducer : reducers_) reducer->drop_undefined(names);
+  return names;
+}
+
+void ParameterBatches::drop(const std::vector<std::string>& names) const {
+  for (const auto& reducer : reducers_) {
+    for (const std::string& name : names) reducer->drop(name);
+  }
 }
 
 void ParameterBatches::clear_gradients() {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -47,6 +48,10 @@ class ParameterBatches {
   std::int64_t additions() const { return additions_; }
   std::int64_t layouts() const;
 
+  /// The reducer of a parameter, and its index there. Throws InvalidArgument, naming `call`, if
+  /// there is none.
+  std::pair<const GradientReducer*, std::size_t> find(const at::Tensor& parameter,
+                                                      const std::string& call) const;
   bool any(bool (GradientReducer::*has)() const) const;
   /// The units of batches whose parameters are gathered on use.
   std::vector<GatheredUnits*> units() const;
@@ -63,6 +68,12 @@ class ParameterBatches {
   /// From now on gradients are `factor` times as large as before.
   void rescale_residuals(double factor);
   std::vector<at::Tensor> gradients() const;
+  void for_each_gradient(const GradientReducer::GradientVisitor& visit) const;
+  /// Limits each element of the gradients to [-max_value, max_value].
+  void clip_values(double max_value) const;
+  /// See GradientReducer. Returns the names of the parameters.
+  std::vector<std::string> drop_undefined() const;
+  void drop(const std::vector<std::string>& names) const;
   void clear_gradients();
   bool are_sharded() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.

@@ -34,14 +34,22 @@ std::uint64_t digest_of(const std::vector<Fact>& facts) {
 void RankComparison::note(StepEnd end) {
   if (context_.set.size() == 1) return;
   end_ = end;
+  if (end == StepEnd::Open) dropped_.clear();
   const std::pair state{option_sync_.version(), batches_.additions()};
   if (end != StepEnd::Open && state != known_) {
     known_ = state;
     of_groups_ = facts_now();
     digest_of_groups_ = digest_of(of_groups_);
   }
-  const std::array<std::uint64_t, 2> whole{digest_of_groups_, static_cast<std::uint64_t>(end_)};
+  const std::array<std::uint64_t, 3> whole{digest_of_groups_, static_cast<std::uint64_t>(end_),
+                                           checksum_of(dropped_.data(), dropped_.size())};
   context_.step.digest = static_cast<std::uint32_t>(checksum_of(whole.data(), sizeof(whole)));
+}
+
+void RankComparison::note_dropped(const std::vector<std::string>& parameters) {
+  for (const std::string& name : parameters) {
+    dropped_ += (dropped_.empty() ? "those of '" : ", '") + name + "'";
+  }
 }
 
 void RankComparison::restart() {
@@ -74,7 +82,9 @@ void RankComparison::compare(const std::vector<Fact>& facts) const {
 }
 
 std::vector<Fact> RankComparison::last_facts() const {
-  std::vector<Fact> facts{{"end of the last step", text_of(end_)}};
+  std::vector<Fact> facts{
+      {"end of the last step", text_of(end_)},
+      {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_}};
   facts.insert(facts.end(), of_groups_.begin(), of_groups_.end());
   return facts;
 }

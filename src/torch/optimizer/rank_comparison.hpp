@@ -21,7 +21,7 @@ enum class StepEnd : std::uint8_t {
 };
 
 /// Compares between ranks what all must do alike: the options that the last step applied, the
-/// members of parameter groups, and how the last step ended.
+/// members of parameter groups, how the last step ended, and without which gradients.
 ///
 /// Each rank sends a digest with the flags of the next reduction, whose sums show whether two ranks
 /// differ: one step late, but without an operation of its own. Only then are the facts gathered,
@@ -37,6 +37,8 @@ class RankComparison {
 
   /// A step whose gradients are reduced has ended on this rank, or begins to with StepEnd::Open.
   void note(StepEnd end);
+  /// In the step that has begun, the program has dropped the gradients of these parameters.
+  void note_dropped(const std::vector<std::string>& parameters);
   /// Forgets the last step, on all ranks alike.
   void restart();
 
@@ -58,6 +60,7 @@ class RankComparison {
   const ParameterBatches& batches_;
   const OptionSync& option_sync_;
   StepEnd end_ = StepEnd::Open;
+  std::string dropped_;          // names of parameters
   std::vector<Fact> of_groups_;  // when the last step ended
   std::uint64_t digest_of_groups_ = 0;
   std::pair<std::uint64_t, std::int64_t> known_{};  // what of_groups_ depends on

@@ -18,6 +18,12 @@ struct ToJson {
   nlohmann::json operator()(const ClipCommand& clip) const {
     return {{"call", "clip"}, {"max_norm", clip.max_norm}, {"norm_type", clip.norm_type}};
   }
+  nlohmann::json operator()(const ClipValueCommand& clip) const {
+    return {{"call", "clip_value"}, {"max_value", clip.max_value}};
+  }
+  nlohmann::json operator()(const DropCommand& drop) const {
+    return {{"call", "drop"}, {"parameters", drop.parameters}};
+  }
   nlohmann::json operator()(const UnscaleCommand& unscale) const {
     return {{"call", "unscale"}, {"scale", unscale.scale}};
   }
@@ -40,6 +46,8 @@ StepCommand command_from(const nlohmann::json& json) {
   if (call == "gather") return GatherCommand{json.at("batch"), json.at("unit"), json.at("slot")};
   if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
+  if (call == "clip_value") return ClipValueCommand{json.at("max_value")};
+  if (call == "drop") return DropCommand{json.at("parameters")};
   if (call == "unscale") return UnscaleCommand{json.at("scale")};
   if (call == "find_overflow") return FindOverflowCommand{};
   if (call == "update") return UpdateCommand{json.at("options")};

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -23,6 +24,12 @@ struct ClipCommand {
   double max_norm;
   double norm_type;
 };
+struct ClipValueCommand {
+  double max_value;
+};
+struct DropCommand {
+  std::vector<std::string> parameters;  ///< whose gradients are dropped
+};
 struct UnscaleCommand {
   double scale;
 };
@@ -32,8 +39,9 @@ struct UpdateCommand {
 };
 struct SkipCommand {};
 struct DiscardCommand {};
-using StepCommand = std::variant<GatherCommand, ReduceCommand, ClipCommand, UnscaleCommand,
-                                 FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
+using StepCommand =
+    std::variant<GatherCommand, ReduceCommand, ClipCommand, ClipValueCommand, DropCommand,
+                 UnscaleCommand, FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
 
 /// Serializes commands for other ranks, and the inverse.
 nlohmann::json to_json(const StepCommand& command);

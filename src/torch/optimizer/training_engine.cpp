@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/nn/utils/clip_grad.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -51,7 +51,7 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       option_sync_(groups),
       batches_(context_, option_sync_, parameters,
                [this] {
-                 if (!context_.step.backward.is_running()) begin_backward();
+                 if (context_.step.backward.is_first_call()) begin_backward();
                }),
       guards_(context_, batches_),
       gradients_(context_.set, context_.sets,
@@ -62,7 +62,8 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       comparison_(context_, batches_, option_sync_),
       replica_check_(context_, batches_),
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
-      reporter_(context_) {
+      reporter_(context_),
+      end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
   batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
   start_units();
   reporter_.start();
@@ -84,47 +85,59 @@ void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapp
 
 void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
   forget_dropped();
+  const std::uint64_t ended = context_.step.backward.ended();
   normalization_.backward(loss_sum, count);
+  if (context_.step.backward.ended() == ended) end_backward();  // it gave no gradient here
 }
 
 /// Called before the first gradient of a backward().
 void TrainingEngine::begin_backward() {
   guards_.require_untouched();
-  BackwardPass& backward = context_.step.backward;
-  backward.begin();
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [is_running = backward.flag()] { *is_running = false; });
   forget_dropped();
-  backward.begin();
+  context_.step.backward.begin();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [end = std::weak_ptr(end_of_backward_)] {
+        // A node runs while this is one backward() within another.
+        if (torch::autograd::get_current_node() != nullptr) return;
+        if (const auto call = end.lock()) (*call)();
+      });
   normalization_.note_pass();
 }
 
-/// If the program has dropped gradients since the last step, as with the model's zero_grad(), the
-/// new pass restarts the step.
+void TrainingEngine::end_backward() {
+  const bool is_pass = context_.step.no_sync == 0;
+  context_.step.backward.end(is_pass);
+  if (!is_pass) return;
+  for (const auto& reducer : batches_) reducer->pass_ended();
+}
+
+/// If the program has dropped all gradients since the last step, as with the model's zero_grad(),
+/// the new pass restarts the step. If it has dropped some, they have not arrived.
 void TrainingEngine::forget_dropped() {
-  if (context_.step.phases.current() == StepPhase::Synchronized) {
-    if (batches_.any(&GradientReducer::has_gradients)) return;
-    batches_.finish_residuals(/*is_used=*/false);
-    context_.step.phases.restart();
-    comparison_.note(StepEnd::Dropped);
+  const StepPhases& phases = context_.step.phases;
+  BackwardPass& backward = context_.step.backward;
+  if (phases.current() == StepPhase::Synchronized) {
+    if (!batches_.any(&GradientReducer::has_gradients)) discard();
     return;
   }
   normalization_.forget_dropped();
   if (!batches_.any(&GradientReducer::has_dropped)) return;
-  if (context_.step.phases.is_in_flight()) {
-    discard();
-  } else {
-    const std::string changed = batches_.changed_since_arrival();
-    for (const auto& reducer : batches_) reducer->forget_dropped();
-    normalization_.restart();
-    context_.step.backward.end();  // the next line may throw
-    guards_.discard(changed);
-  }
+  const bool are_all = !batches_.any(&GradientReducer::has_kept);
+  // On other ranks buckets may be in flight, even if none is here.
+  const bool is_reduced = backward.passes() >= context_.options.backward_passes_per_step;
+  if (are_all && (is_reduced || phases.is_in_flight())) return discard();
+  const std::string changed = batches_.changed_since_arrival();
+  for (const auto& reducer : batches_) reducer->forget_dropped();
+  if (!are_all) return;
+  backward.restart();
+  normalization_.restart();
+  guards_.discard(changed);
 }
 
 void TrainingEngine::synchronize() {
-  context_.step.backward.end();
-  if (context_.step.phases.current() == StepPhase::Synchronized) return;
+  if (context_.step.phases.current() == StepPhase::Synchronized) {
+    return note_dropped(batches_.drop_undefined());
+  }
   guards_.require_untouched();
   option_sync_.match_members(context_.groups, wrapped_->groups());
   if (local_.is_on()) return normalization_.finish_alone();
@@ -132,9 +145,17 @@ void TrainingEngine::synchronize() {
   reduce(/*is_discarded=*/false);
 }
 
+/// The program has undefined the grad() of these parameters, whose reduced gradients this rank has
+/// dropped.
+void TrainingEngine::note_dropped(const std::vector<std::string>& parameters) {
+  if (parameters.empty() || !context_.step.is_active) return;
+  comparison_.note_dropped(parameters);
+  commands_.announce(DropCommand{parameters});
+}
+
 void TrainingEngine::discard() {
   ++discards_;
-  context_.step.backward.end();
+  context_.step.backward.restart();
   try {
     discard_on_all_ranks();
   } catch (const ShutdownError&) {
@@ -185,17 +206,30 @@ double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
                           std::to_string(norm_type) + ", which must be positive");
   }
   synchronize();
-  if (context_.is_sharded()) {
-    commands_.announce(ClipCommand{max_norm, norm_type});
-    return gradients_.clip(batches_.gradients(), max_norm, norm_type);
+  commands_.announce(ClipCommand{max_norm, norm_type});
+  return gradients_.clip(batches_.gradients(), max_norm, norm_type, !context_.is_sharded());
+}
+
+void TrainingEngine::clip_grad_value(double max_value) {
+  if (!(max_value >= 0.0)) {
+    throw InvalidArgument("DistributedOptimizer: clip_grad_value_ with max_value " +
+                          std::to_string(max_value) + ", which must not be negative");
   }
-  std::vector<at::Tensor> parameters;
-  for (const auto& reducer : batches_) {
-    for (const ReducedParameter& parameter : reducer->parameters()) {
-      parameters.push_back(parameter.tensor);
-    }
+  synchronize();
+  commands_.announce(ClipValueCommand{max_value});
+  batches_.clip_values(max_value);
+}
+
+int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisitor& visit) {
+  synchronize();
+  if (context_.have_some_joined()) {
+    throw InvalidArgument(
+        "DistributedOptimizer: for_each_gradient() while some ranks have joined, whose shards of "
+        "the gradients it cannot visit. Call it in steps that all ranks take.");
   }
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  batches_.for_each_gradient(visit);
+  if (!context_.is_sharded()) return context_.set.size();
+  return context_.sets.replicas != nullptr ? context_.sets.replicas->size() : 1;
 }
 
 void TrainingEngine::unscale(double scale) {

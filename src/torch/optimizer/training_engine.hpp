@@ -50,6 +50,11 @@ class TrainingEngine {
   /// Whether any gradients have arrived outside no_sync().
   bool has_arrivals() const { return batches_.any(&GradientReducer::has_arrivals); }
   double clip_grad_norm(double max_norm, double norm_type);
+  void clip_grad_value(double max_value);
+  int for_each_gradient(const DistributedOptimizer::GradientVisitor& visit);
+  DistributedOptimizer::ParameterState parameter_state(const at::Tensor& parameter) const;
+  void reset_parameter_state(const at::Tensor& parameter);
+  void require_state_map() const;
   int join();
   void full_parameters(const std::function<void()>& write);
   void set_hook(BucketHook hook);
@@ -77,7 +82,9 @@ class TrainingEngine {
  private:
   void merge_options();
   void begin_backward();
+  void end_backward();
   void forget_dropped();
+  void note_dropped(const std::vector<std::string>& parameters);
   void discard_on_all_ranks();
   void require_precise_gradients() const;
   at::Tensor step_unsharded(const LossClosure& closure);
@@ -111,6 +118,8 @@ class TrainingEngine {
   ReplicaCheck replica_check_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;
+  // Autograd may report the end of a backward() after this is destroyed.
+  const std::shared_ptr<std::function<void()>> end_of_backward_;
   int skip_synchronize_ = 0;  // guards alive
   std::uint64_t discards_ = 0;
 };

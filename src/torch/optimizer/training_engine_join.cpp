@@ -75,7 +75,12 @@ void TrainingEngine::follow_one_step() {
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
-      gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type);
+      gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type,
+                      /*is_local=*/false);
+    } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
+      batches_.clip_values(clip_value->max_value);
+    } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
+      batches_.drop(drop->parameters);
     } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
       gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
     } else if (std::holds_alternative<FindOverflowCommand>(command)) {

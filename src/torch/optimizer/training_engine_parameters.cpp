@@ -1,5 +1,10 @@
 // TrainingEngine: full parameters and checkpoints.
+#include <string>
+
+#include "kolo/error.hpp"
+#include "kolo/shard.hpp"
 #include "torch/optimizer/full_parameters.hpp"
+#include "torch/optimizer/parameter_state.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/write_protection.hpp"
 
@@ -8,6 +13,26 @@ namespace kolo::tensors {
 void TrainingEngine::full_parameters(const std::function<void()>& write) {
   guards_.require_untouched();
   write_full_parameters(context_, batches_, write);
+}
+
+DistributedOptimizer::ParameterState TrainingEngine::parameter_state(
+    const at::Tensor& parameter) const {
+  const auto [reducer, index] = batches_.find(parameter, "parameter_state()");
+  return state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
+  const auto [reducer, index] = batches_.find(parameter, "reset_parameter_state()");
+  reset_state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::require_state_map() const {
+  if (!context_.is_sharded()) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: state() with shard = " +
+      std::string(kolo::name_of(*context_.options.shard)) +
+      ", where each rank has state of its shards alone. Read a parameter's state with "
+      "parameter_state(), reset it with reset_parameter_state(), and save it with save().");
 }
 
 /// Averages parameters of ranks that have stepped alone.

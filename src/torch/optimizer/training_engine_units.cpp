@@ -105,8 +105,10 @@ void TrainingEngine::reduce(bool is_discarded) {
   }
   comparison_.note(StepEnd::Open);
   if (is_discarded) return;
+  const std::vector<std::string> dropped = batches_.drop_undefined();
   for (const auto& reducer : batches_) reducer->follow_arrival();
   normalization_.normalize();
+  note_dropped(dropped);
 }
 
 }  // namespace kolo::tensors

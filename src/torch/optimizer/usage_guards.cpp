@@ -1,15 +1,9 @@
 #include "torch/optimizer/usage_guards.hpp"
 
-#include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shard.hpp"
 
 namespace kolo::tensors {
-namespace {
-
-constexpr int kDiscardsBeforeWarning = 5;  // a few steps in a row may be dropped on purpose
-
-}  // namespace
 
 void UsageGuards::require_unsharded(const std::string& what) const {
   if (!context_.is_sharded()) return;
@@ -37,7 +31,6 @@ void UsageGuards::require_untouched() const {
 }
 
 void UsageGuards::discard(const std::string& changed) {
-  warn_of_missing_steps();
   if (changed.empty() || ++discards_after_change_ < 2) return;
   throw InvalidArgument(
       "DistributedOptimizer: gradients were discarded twice without a step() between, and each "
@@ -46,16 +39,6 @@ void UsageGuards::discard(const std::string& changed) {
       "' had changed since their gradients arrived. Call step() of the DistributedOptimizer, not "
       "of the wrapped optimizer, which uses this rank's gradients alone. If the program changes "
       "parameters in another way, run such a backward() under no_sync().");
-}
-
-void UsageGuards::warn_of_missing_steps() {
-  if (!context_.is_sharded() || ++discards_ != kDiscardsBeforeWarning) return;
-  if (context_.set.rank() != 0) return;
-  KOLO_LOG(Warn) << "DistributedOptimizer: gradients were discarded " << kDiscardsBeforeWarning
-                 << " times in a row without a step(). If the program calls step() of the wrapped "
-                    "optimizer, which has no gradients with shard = "
-                 << kolo::name_of(*context_.options.shard)
-                 << ", call that of the DistributedOptimizer.";
 }
 
 }  // namespace kolo::tensors

@@ -7,8 +7,7 @@
 
 namespace kolo::tensors {
 
-/// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument, or,
-/// where a use may be intended, cause a warning.
+/// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument.
 class UsageGuards {
  public:
   UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
@@ -25,18 +24,13 @@ class UsageGuards {
   /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
   /// Throws the second time without a step in between: the program steps the wrapped optimizer
   /// instead. A single change may be intended, for instance clamping the weights of a GAN.
-  /// If the optimizer is sharded, rank 0 warns after several discards in a row: a program that
-  /// steps the wrapped optimizer, which has no gradients then, would never change a parameter.
   void discard(const std::string& changed);
-  void step() { discards_ = discards_after_change_ = 0; }
+  void step() { discards_after_change_ = 0; }
 
  private:
-  void warn_of_missing_steps();
-
   const TrainingContext& context_;
   const ParameterBatches& batches_;
-  int discards_ = 0;               // since the last step
-  int discards_after_change_ = 0;  // of these
+  int discards_after_change_ = 0;  // since the last step
 };
 
 }  // namespace kolo::tensors

@@ -20,19 +20,14 @@ namespace {
 
 constexpr double kSmallest = 1e-6;  // as in torch::nn::utils::clip_grad_norm_
 
-/// The elements of a gradient, for operators on real numbers.
-at::Tensor real_elements(const at::Tensor& gradient) {
-  at::Tensor elements = gradient.is_sparse() ? gradient._values() : gradient;
-  if (!elements.is_complex()) return elements;
-  return at::view_as_real(elements.is_conj() ? elements.conj() : elements);
-}
-
 /// The norm of each gradient; synchronizes with a GPU once.
 std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   std::vector<at::Tensor> norms;
   for (const at::Tensor& gradient : gradients) {
+    const at::Tensor elements = gradient.is_sparse() ? gradient.coalesce()._values() : gradient;
+    if (elements.numel() == 0) continue;  // it has no infinity norm
     const at::ScalarType wide = gradient.is_complex() ? at::kComplexDouble : at::kDouble;
-    norms.push_back(at::linalg_vector_norm(gradient, norm_type, at::nullopt, false, wide));
+    norms.push_back(at::linalg_vector_norm(elements, norm_type, at::nullopt, false, wide));
   }
   if (norms.empty()) return {};
   const at::Tensor all = at::stack(norms).cpu();
@@ -43,6 +38,12 @@ std::vector<double> norms_of(const std::vector<at::Tensor>& gradients, double no
 double larger(double a, double b) { return b <= a ? a : b; }
 
 }  // namespace
+
+at::Tensor real_elements(const at::Tensor& gradient) {
+  at::Tensor elements = gradient.is_sparse() ? gradient._values() : gradient;
+  if (!elements.is_complex()) return elements;
+  return at::view_as_real(elements.is_conj() ? elements.conj() : elements);
+}
 
 GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets,
                                  std::function<void(const TensorView& rows)> sum)
@@ -64,18 +65,21 @@ void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double s
 }
 
 double GlobalGradients::clip(const std::vector<at::Tensor>& gradients, double max_norm,
-                             double norm_type) {
+                             double norm_type, bool is_local) {
   const at::NoGradGuard no_grad;
   const bool is_largest = std::isinf(norm_type);
   double own = 0.0;
   for (const double norm : norms_of(gradients, norm_type)) {
     own = is_largest ? larger(own, norm) : own + std::pow(norm, norm_type);
   }
-  double total = 0.0;
-  for (const Row& row : allgather_rows(own)) {
-    total = is_largest ? larger(total, row[kNorm]) : total + row[kNorm];
+  double total = is_local ? own : 0.0;
+  int copies = 1;
+  if (!is_local) {
+    for (const Row& row : allgather_rows(own)) {
+      total = is_largest ? larger(total, row[kNorm]) : total + row[kNorm];
+    }
+    if (sets_.replicas != nullptr) copies = sets_.replicas->size();
   }
-  const int copies = sets_.replicas != nullptr ? sets_.replicas->size() : 1;
   const double norm = is_largest ? total : std::pow(total / copies, 1.0 / norm_type);
   const double factor = std::min(max_norm / (norm + kSmallest), 1.0);
   for (at::Tensor gradient : gradients) gradient.mul_(factor);

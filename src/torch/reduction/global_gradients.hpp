@@ -14,6 +14,9 @@
 
 namespace kolo::tensors {
 
+/// The elements of a gradient, for operators on real numbers; of a sparse one, its entries.
+at::Tensor real_elements(const at::Tensor& gradient);
+
 /// Unscales and clips the gradients of a step, whose elements may be sharded, with the same result
 /// on all ranks. One small reduction carries both the norm and whether any gradient was not finite;
 /// a rank without gradients takes part in it.
@@ -30,9 +33,11 @@ class GlobalGradients {
   /// finite. The next clip() or found() shares this with the other ranks, unless `is_local`.
   void unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_local);
 
-  /// Scales this rank's gradients so that their norm over all ranks is at most `max_norm`, and
-  /// returns the norm before. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
-  double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
+  /// Scales this rank's gradients so that their norm over all ranks, or with `is_local` that of
+  /// this rank's, is at most `max_norm`, and returns the norm before. Collective unless `is_local`.
+  /// Semantics: torch::nn::utils::clip_grad_norm_.
+  double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type,
+              bool is_local);
 
   /// The result of the last unscale(). Collective unless a clip() since then has shared it.
   Found found();

@@ -51,13 +51,12 @@ GradientReducer::Layout::Layout(GradientReducer& reducer, GradientBuckets new_bu
                       reducer.setup_.options.accumulation == Accumulation::Reduced &&
                       reducer.passes() > 1),
       arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
-      reductions(reducer.setup_, buckets, reducer.residuals_, reducer.shards(),
+      reductions(reducer.setup_, buckets, reducer.residuals_, reducer.shards(), reducer.withheld(),
                  names_of(buckets.buckets(), reducer.parameters_,
                           reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
                  names_of(reducer.parameters_)),
-      pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals,
-                                                           reduces_by_pass ? reducer.passes() : 1,
-                                                           !reducer.units_)
+      pipeline(shares_slots() ? make_shared_slots_pipeline(reductions, arrivals, reducer.passes(),
+                                                           reduces_by_pass, !reducer.units_)
                               : make_own_memory_pipeline(reductions)) {}
 
 /// `first_number` is the index in units_ of the first parameter.
@@ -178,7 +177,7 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
   const ProcessSet& set = *setup_.sets.sharded;
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : buckets.buckets()) {
-    buckets.fill(bucket, setup_.step.flags());
+    buckets.fill(bucket, setup_.step.flags(), nullptr);
     const std::int64_t count =
         static_cast<std::int64_t>(bucket.gradient_count()) / static_cast<std::int64_t>(set.size());
     at::Tensor shard = buckets.flat(bucket).narrow(0, set.rank() * count, count).detach();
@@ -190,7 +189,9 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
   for (std::size_t i = 0; i < buckets.buckets().size(); ++i) {
     shards_->assign_gradients(i, buckets, /*adds_up=*/false);
   }
-  buckets.clear_gradients();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (buckets.is_in_place(i)) withheld_->place(i);
+  }
   if (shards_gradients(*setup_.options.shard)) {
     lay_out_slots();
   } else {
@@ -257,6 +258,7 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
   const UpdateType type{setup_.options.master_weights, setup_.options.offload};
   shards_.emplace(tensors_, plan, std::move(memory), std::move(gradients), type,
                   setup_.sets.sharded->rank());
+  withheld_.emplace(tensors_, names_of(parameters_));
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
   if (is_full()) refuse_writes();

@@ -10,8 +10,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/buckets/arrival_order.hpp"
 #include "torch/buckets/grad_hooks.hpp"
+#include "torch/buckets/withheld_gradients.hpp"
 #include "torch/reduction/arrivals.hpp"
 #include "torch/reduction/bucket_pipeline.hpp"
 #include "torch/reduction/parameter_watch.hpp"
@@ -32,6 +34,8 @@ namespace kolo::tensors {
 /// has the parameters of one unit, see GatheredUnits.
 class GradientReducer {
  public:
+  using GradientVisitor = DistributedOptimizer::GradientVisitor;
+
   /// `frozen` parameters are gathered with the others, if parameters are gathered on use.
   /// `before_gradient` is called before each gradient is added. `prefix` starts the names of
   /// operations. Collective over the set of the options; objects that `setup` refers to outlive
@@ -43,9 +47,12 @@ class GradientReducer {
   /// Whether any reducer, perhaps of another optimizer, reduces the parameter's gradients.
   static bool reduces(const at::Tensor& parameter) { return GradHooks::are_on(parameter); }
 
+  /// A backward() of the step has ended.
+  void pass_ended() { layout_->pipeline->pass_ended(); }
   /// Submits the buckets that backward() has not submitted.
-  void submit_rest() { layout_->pipeline->submit_rest(); }
-  /// Waits for all submitted buckets and assigns their gradients. Returns the first error.
+  void submit_rest();
+  /// Waits for all submitted buckets and assigns their gradients. Returns the first error; one is
+  /// that the program has replaced a gradient meanwhile.
   std::exception_ptr finish();
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards
@@ -64,6 +71,7 @@ class GradientReducer {
   bool is_sparse(std::size_t parameter) const { return is_sparse_[parameter]; }
   /// Null while parameters are not sharded.
   const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
+  WithheldGradients* withheld() { return withheld_ ? &*withheld_ : nullptr; }
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
   /// Lays out residuals like the buckets, with the values of `residuals`.
@@ -71,13 +79,25 @@ class GradientReducer {
 
   /// Appends the gradients of parameters, or of this rank's leaves.
   void append_gradients(std::vector<at::Tensor>& gradients) const;
+  /// Calls `visit` with this rank's pieces of the reduced gradients, which it may change or
+  /// undefine.
+  void for_each_gradient(const GradientVisitor& visit);
   /// Undefines the gradients that are in buckets and shards.
   void clear_gradients();
 
   bool has_arrivals() const { return layout_->arrivals.any(); }  ///< since the last step
-  /// Whether the program has undefined a gradient between its arrival and its reduction.
+  /// Whether the program has undefined gradients that have arrived since the last step, and whether
+  /// it has left any.
   bool has_dropped() const;
+  bool has_kept() const;
+  /// Gradients that the program has undefined before their bucket was submitted have not arrived.
   void forget_dropped();
+  /// Drops the reduced gradients of the parameters whose grad() the program has undefined since
+  /// they arrived, and adds their names to `names`. After the reduction, throws InvalidArgument if
+  /// the program has put another gradient in place of one that is sharded.
+  void drop_undefined(std::vector<std::string>& names);
+  /// Drops the reduced gradient of a parameter.
+  void drop(const std::string& name);
   /// Whether reduced gradients have not been cleared.
   bool has_gradients() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
@@ -105,8 +125,12 @@ class GradientReducer {
   int passes() const { return setup_.options.backward_passes_per_step; }
   void install_hooks(std::function<void()> before_gradient);
   void require_expected(std::size_t parameter) const;
+  std::string cause_of_surplus(std::size_t parameter) const;
   void take_gradient(std::size_t parameter);
+  bool is_submitted(std::size_t parameter) const;
   bool is_dropped(std::size_t parameter) const;
+  bool is_replaced(std::size_t parameter) const;
+  void drop(std::size_t parameter);
 
   /// Whether buckets are sharded, or about to be.
   bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
@@ -146,8 +170,10 @@ class GradientReducer {
   Residuals residuals_;
   std::optional<UnitPlan> units_;  // if parameters are gathered when they are used
   std::optional<ParameterShards> shards_;
+  std::optional<WithheldGradients> withheld_;  // with shards_
   std::unique_ptr<Layout> layout_;
-  std::optional<GradHooks> hooks_;  // last: destroyed first
+  std::vector<std::size_t> dropped_;  // by the program, before the reduction
+  std::optional<GradHooks> hooks_;    // last: destroyed first
 };
 
 }  // namespace kolo::tensors

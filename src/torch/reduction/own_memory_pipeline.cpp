@@ -9,6 +9,7 @@ class OwnMemoryPipeline final : public BucketPipeline {
 
   bool is_writable(std::size_t) override { return true; }
   void bucket_arrived(std::size_t bucket) override { reductions_.submit(bucket); }
+  void pass_ended() override {}
   void submit_rest() override {
     for (std::size_t i = 0; i < reductions_.size(); ++i) {
       if (!reductions_.is_submitted(i)) reductions_.submit(i);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "torch/reduction/bucket_pipeline.hpp"
@@ -7,20 +8,23 @@ namespace {
 
 class SharedSlotsPipeline final : public BucketPipeline {
  public:
-  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, int passes, bool waits)
+  SharedSlotsPipeline(StepReductions& reductions, Arrivals& arrivals, int passes, bool by_pass,
+                      bool waits)
       : reductions_(reductions),
         arrivals_(arrivals),
         slots_(reductions.buckets().plan().slots),
-        passes_(static_cast<std::size_t>(passes)),
+        rounds_(by_pass ? static_cast<std::size_t>(passes) : 1),
+        passes_per_round_(by_pass ? 1 : passes),
         waits_(waits) {}
 
   bool is_writable(std::size_t bucket) override;
   void bucket_arrived(std::size_t bucket) override;
-  void submit_rest() override;
+  void pass_ended() override;
+  void submit_rest() override { submit_rounds(rounds_); }
   std::exception_ptr restart() override;
 
  private:
-  std::size_t submissions() const { return reductions_.size() * passes_; }
+  void submit_rounds(std::size_t rounds);
   bool can_submit_next() const;
   std::exception_ptr submit_next();
   std::exception_ptr complete(std::size_t bucket);
@@ -28,16 +32,17 @@ class SharedSlotsPipeline final : public BucketPipeline {
   StepReductions& reductions_;
   Arrivals& arrivals_;
   const std::size_t slots_;
-  const std::size_t passes_;
+  const std::size_t rounds_;  // in each, all buckets are submitted
+  const int passes_per_round_;
   const bool waits_;
-  std::size_t next_ = 0;            // next submission, counted over all passes of this step
+  std::size_t next_ = 0;            // next submission, counted over all rounds of this step
   std::exception_ptr first_error_;  // of buckets that were completed here in this step
 };
 
 bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
   // On a GPU early copies gain nothing from caches, and backward()'s stream would wait.
   if (!reductions_.buckets().device().is_cpu()) return false;
-  if (passes_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
+  if (rounds_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
   if (bucket < slots_) return true;
   const std::size_t previous = bucket - slots_;
   if (!reductions_.is_complete(previous) && reductions_.is_ready(previous)) {
@@ -59,7 +64,8 @@ void SharedSlotsPipeline::bucket_arrived(std::size_t) {
 }
 
 bool SharedSlotsPipeline::can_submit_next() const {
-  if (next_ == submissions() || !arrivals_.is_complete(next_ % reductions_.size())) return false;
+  if (next_ == reductions_.size() * rounds_ || !arrivals_.is_complete(next_ % reductions_.size()))
+    return false;
   const std::size_t slot = next_ % reductions_.size() % slots_;
   for (std::size_t i = slot; !waits_ && i < reductions_.size(); i += slots_) {
     if (reductions_.is_submitted(i) && !reductions_.is_complete(i) && !reductions_.is_ready(i)) {
@@ -69,8 +75,15 @@ bool SharedSlotsPipeline::can_submit_next() const {
   return true;
 }
 
-void SharedSlotsPipeline::submit_rest() {
-  while (next_ < submissions()) submit_next();
+/// Errors of earlier buckets are those of the step, which restart() returns.
+void SharedSlotsPipeline::pass_ended() {
+  if (!waits_) return;
+  const int complete = reductions_.step().backward.passes() / passes_per_round_;
+  submit_rounds(std::min(static_cast<std::size_t>(complete), rounds_));
+}
+
+void SharedSlotsPipeline::submit_rounds(std::size_t rounds) {
+  while (next_ < reductions_.size() * rounds) submit_next();
 }
 
 /// Completes the slot's previous bucket and returns its error, if any, instead of throwing it: all
@@ -107,8 +120,8 @@ std::exception_ptr SharedSlotsPipeline::restart() {
 
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
                                                            Arrivals& arrivals, int passes,
-                                                           bool waits) {
-  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, passes, waits);
+                                                           bool by_pass, bool waits) {
+  return std::make_unique<SharedSlotsPipeline>(reductions, arrivals, passes, by_pass, waits);
 }
 
 }  // namespace kolo::tensors

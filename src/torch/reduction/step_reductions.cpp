@@ -40,12 +40,14 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 }  // namespace
 
 StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
-                               const ParameterShards* shards, std::vector<std::string> names,
+                               const ParameterShards* shards, WithheldGradients* withheld,
+                               std::vector<std::string> names,
                                std::vector<std::string> parameter_names)
     : setup_(setup),
       buckets_(buckets),
       residuals_(residuals),
       shards_(shards),
+      withheld_(withheld),
       names_(std::move(names)),
       parameter_names_(std::move(parameter_names)),
       states_(buckets.buckets().size()),
@@ -71,7 +73,7 @@ void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.order_before_current();
-  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.flags());
+  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.flags(), withheld_);
   for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   setup_.step.start_clock();
@@ -89,7 +91,7 @@ void StepReductions::submit(std::size_t bucket) {
   // From here on: what is above may throw, and the bucket is then submitted again.
   state.is_complete = false;
   ++state.submissions;
-  if (buckets_.plan().slots > 0) buckets_.clear_gradients(plan);
+  if (buckets_.plan().slots > 0) withhold_own(plan);
   buckets_.refuse_access(plan);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -222,7 +224,24 @@ void StepReductions::complete(std::size_t bucket) {
   correct_divisor(bucket, reduced);
   if (adds_up) at::Tensor(shards_->gradient_shard(bucket)).add_(reduced);
   shards_->assign_gradients(bucket, buckets_, adds_up);
-  buckets_.clear_gradients(plan);
+  withhold_present(plan);
+}
+
+/// Other buckets use the memory of these gradients.
+void StepReductions::withhold_own(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (buckets_.is_in_place(member.parameter)) withheld_->place(member.parameter);
+  }
+}
+
+/// The reduced gradients belong to shards: grad() is defined, as without shards, but withheld.
+void StepReductions::withhold_present(const Bucket& bucket) {
+  buckets_.clear_gradients(bucket);
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    const bool is_free = !buckets_.parameters()[parameter].grad().defined();
+    if (is_free && buckets_.is_present(bucket, i)) withheld_->place(parameter);
+  }
 }
 
 /// Joined ranks contribute zeros, so the reduction has divided by all ranks.

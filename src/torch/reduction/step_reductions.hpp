@@ -42,12 +42,12 @@ struct ReductionSetup {
 /// submitted when.
 class StepReductions {
  public:
-  /// `shards` is null while parameters are not sharded. `names` are the names of the buckets'
-  /// operations, `parameter_names` those of the parameters of `buckets`. `buckets`, `residuals`,
-  /// `shards` and objects that `setup` refers to outlive this.
+  /// `shards` and `withheld` are null while parameters are not sharded. `names` are the names of
+  /// the buckets' operations, `parameter_names` those of the parameters of `buckets`. `buckets`,
+  /// `residuals`, `shards`, `withheld` and objects that `setup` refers to outlive this.
   StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
-                 const ParameterShards* shards, std::vector<std::string> names,
-                 std::vector<std::string> parameter_names);
+                 const ParameterShards* shards, WithheldGradients* withheld,
+                 std::vector<std::string> names, std::vector<std::string> parameter_names);
 
   /// Undefines the gradients of buckets that are still being reduced: other ranks may write to
   /// them, so they can never be used.
@@ -96,6 +96,8 @@ class StepReductions {
     StepState::Clock::time_point submitted{};
   };
 
+  void withhold_own(const Bucket& bucket);
+  void withhold_present(const Bucket& bucket);
   at::Tensor begin_residual(std::size_t bucket);
   BucketReduction::BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
   GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients,
@@ -109,6 +111,7 @@ class StepReductions {
   GradientBuckets& buckets_;
   Residuals& residuals_;
   const ParameterShards* const shards_;
+  WithheldGradients* const withheld_;
   const std::vector<std::string> names_;
   const std::vector<std::string> parameter_names_;
   std::vector<State> states_;

@@ -2,9 +2,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
+
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "torch/buckets/gradient_buckets.hpp"
@@ -12,16 +13,40 @@
 
 namespace kolo::tensors {
 
-/// Whether a backward() is running. Autograd may report its end after the optimizer is destroyed.
+/// Follows the program's calls of backward(). Autograd does not report the end of one that throws.
 class BackwardPass {
  public:
-  bool is_running() const { return *is_running_; }
-  void begin() { *is_running_ = true; }
-  void end() { *is_running_ = false; }
-  std::shared_ptr<bool> flag() const { return is_running_; }
+  /// Called in backward(): whether this is the first call in it.
+  bool is_first_call() {
+    const int task = torch::autograd::get_current_graph_task_id();
+    return std::exchange(task_, task) != task;
+  }
+  void begin() {
+    has_failed_ = has_failed_ || is_running_;
+    is_running_ = true;
+  }
+  /// `is_pass`: not under no_sync().
+  void end(bool is_pass) {
+    is_running_ = false;
+    ++ended_;
+    if (is_pass) ++passes_;
+  }
+  std::uint64_t ended() const { return ended_; }
+  /// Passes that have ended since the last step.
+  int passes() const { return passes_; }
+  /// Whether one has thrown since the last step. Also true if one runs within another.
+  bool has_failed() const { return has_failed_; }
+  void restart() {
+    has_failed_ = is_running_ = false;
+    passes_ = 0;
+  }
 
  private:
-  std::shared_ptr<bool> is_running_ = std::make_shared<bool>(false);
+  int task_ = -1;
+  bool is_running_ = false;
+  bool has_failed_ = false;
+  std::uint64_t ended_ = 0;
+  int passes_ = 0;
 };
 
 /// State of the current step that the reducers of one optimizer share.

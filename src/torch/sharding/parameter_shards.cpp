@@ -152,6 +152,14 @@ void ParameterShards::clear_gradients(std::size_t bucket) const {
   }
 }
 
+void ParameterShards::clear_gradients_of(std::size_t parameter) const {
+  for (const std::vector<Leaf>& leaves : leaves_) {
+    for (const Leaf& leaf : leaves) {
+      if (leaf.parameter == parameter) at::Tensor(leaf.values).mutable_grad().reset();
+    }
+  }
+}
+
 void ParameterShards::append_gradients(std::vector<at::Tensor>& gradients) const {
   for (const std::vector<Leaf>& leaves : leaves_) {
     for (const Leaf& leaf : leaves) {

@@ -66,7 +66,17 @@ class ParameterShards {
   /// keeps the gradient of an earlier pass if `adds_up`, otherwise none.
   void assign_gradients(std::size_t bucket, const GradientBuckets& buckets, bool adds_up) const;
   void clear_gradients(std::size_t bucket) const;
+  void clear_gradients_of(std::size_t parameter) const;
   void append_gradients(std::vector<at::Tensor>& gradients) const;
+  /// Calls `visit` with the gradient of each leaf that has one, and the index of its parameter.
+  template <class Visit>
+  void for_each_gradient(const Visit& visit) const {
+    for (const std::vector<Leaf>& leaves : leaves_) {
+      for (const Leaf& leaf : leaves) {
+        if (leaf.values.grad().defined()) visit(leaf.parameter, leaf.values.mutable_grad());
+      }
+    }
+  }
 
   /// The bucket's leaves that have a gradient, for the optimizer to step. If the program has
   /// written to a parameter, its master copy gets the new value.

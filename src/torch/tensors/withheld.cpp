@@ -17,7 +17,9 @@ at::Tensor withheld(const at::Tensor& tensor, const std::string& refusal) {
     return at::_sparse_coo_tensor_unsafe(withheld(tensor._indices(), refusal),
                                          withheld(tensor._values(), refusal), tensor.sizes());
   }
-  at::Tensor empty = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  at::Tensor empty = at::empty({0}, tensor.options().requires_grad(false));
+  empty.unsafeGetTensorImpl()->set_sizes_contiguous(tensor.sizes());
+  empty.storage().set_nbytes(tensor.nbytes());
   set_refusal(empty.storage(), refusal);
   take_elements(empty.storage(), no_elements_to_release);
   return empty;

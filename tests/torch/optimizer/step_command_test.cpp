@@ -7,8 +7,10 @@
 namespace kolo::test::step_command_test {
 
 using tensors::ClipCommand;
+using tensors::ClipValueCommand;
 using tensors::command_from;
 using tensors::DiscardCommand;
+using tensors::DropCommand;
 using tensors::FindOverflowCommand;
 using tensors::GatherCommand;
 using tensors::SkipCommand;
@@ -30,14 +32,17 @@ TEST(StepCommandTest, Values_ArriveUnchanged) {
   const ClipCommand clip = sent(ClipCommand{0.1, 3.5});
   EXPECT_EQ(clip.max_norm, 0.1);
   EXPECT_EQ(clip.norm_type, 3.5);
+  EXPECT_EQ(sent(ClipValueCommand{0.7}).max_value, 0.7);
+  EXPECT_EQ(sent(DropCommand{{"a", "b"}}).parameters, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(sent(UnscaleCommand{1.0 / 3.0}).scale, 1.0 / 3.0);
   const nlohmann::json options = {{{"lr", {0.3}}, {"betas", {0.9, 0.99}}}, {{"lr", {1e-9}}}};
   EXPECT_EQ(sent(UpdateCommand{options}).options, options);
 }
 
 TEST(StepCommandTest, EveryCommand_IsDistinguished) {
-  const StepCommand commands[] = {ClipCommand{1, 2},      UnscaleCommand{2}, FindOverflowCommand{},
-                                  UpdateCommand{nullptr}, SkipCommand{},     DiscardCommand{}};
+  const StepCommand commands[] = {ClipCommand{1, 2}, ClipValueCommand{1},   DropCommand{},
+                                  UnscaleCommand{2}, FindOverflowCommand{}, UpdateCommand{nullptr},
+                                  SkipCommand{},     DiscardCommand{}};
   for (const StepCommand& command : commands) {
     EXPECT_EQ(command_from(to_json(command)).index(), command.index());
   }
