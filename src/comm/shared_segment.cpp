@@ -1,6 +1,7 @@
 #include "comm/shared_segment.hpp"
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <string>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/held_signal.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -62,6 +64,7 @@ NewSegment make_segment(std::size_t size_bytes) {
                      {}};
   const FileDescriptor& file = segment.file;
   if (!file.is_open()) fail("open a file without a name in /dev/shm", errno);
+  const HeldSignal too_large(SIGXFSZ);
   int error = 0;
   do {
     error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(size_bytes));

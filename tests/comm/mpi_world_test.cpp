@@ -1,6 +1,5 @@
 #include "comm/mpi_world.hpp"
 
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -243,21 +242,17 @@ TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
 /// Limits the files of this process to `bytes` bytes for the lifetime of this object.
 class FileSizeLimit {
  public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+  explicit FileSizeLimit(rlim_t bytes) {
     ::getrlimit(RLIMIT_FSIZE, &old_);
     const rlimit limit{bytes, old_.rlim_max};
     ::setrlimit(RLIMIT_FSIZE, &limit);
   }
   FileSizeLimit(const FileSizeLimit&) = delete;  // the limit is global
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    static_cast<void>(std::signal(SIGXFSZ, old_handler_));
-  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
 
  private:
   rlimit old_{};
-  void (*old_handler_)(int);
 };
 
 // One rank cannot make its segment: all learn which rank and why, and the next window succeeds.

@@ -49,6 +49,7 @@ if(TARGET kolo)
       torch/optimizer/complex_parameters_test.cpp
       torch/optimizer/distributed_optimizer_test.cpp
       torch/training/forged_checkpoint_test.cpp
+      torch/training/odd_tensors_test.cpp
       torch/wrapped/fused_test.cpp
       torch/optimizer/grad_scaler_misuse_test.cpp
       torch/optimizer/grad_scaler_steps_test.cpp
@@ -166,4 +167,17 @@ if(TARGET kolo)
   kolo_add_mpi_test(sharded_models_test
     SOURCES torch/sharding/sharded_models_test.cpp RANKS 3 TIMEOUT 900 LIBRARIES kolo)
   kolo_add_variant(sharded_models_test nodes 4 900 ENVIRONMENT ${nodes})
+  # The matrix of checkpoints, in fresh processes.
+  if(NOT KOLO_SANITIZE)
+    kolo_test_executable(resume_matrix torch/training/resume_matrix.cpp)
+    target_link_libraries(resume_matrix PRIVATE kolo_test_mpi_main kolo)
+    kolo_precompile_torch(resume_matrix)
+    foreach(variant shared messages)
+      add_test(NAME resume_matrix.${variant} COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/torch/training/resume_test.py" $<TARGET_FILE:resume_matrix>
+        ${KOLO_MPIRUN})
+      kolo_set_mpirun_properties(resume_matrix.${variant} 3 600)
+    endforeach()
+    set_property(TEST resume_matrix.messages APPEND PROPERTY ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  endif()
 endif()

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -19,8 +20,9 @@ struct SaveOptions {
 
 /// What DistributedOptimizer::load reads; the same on all ranks.
 struct LoadOptions {
-  /// Requires the checkpoint to hold exactly the parameters and buffers of the model. Otherwise
-  /// load() takes those that have the same name, shape and dtype in both: for fine-tuning.
+  /// Requires the checkpoint or file to hold exactly the parameters and buffers of the model.
+  /// Otherwise load() takes those that have the same name and shape in both, at least one; between
+  /// floating-point types, and between complex ones, it converts: for fine-tuning.
   bool strict = true;
   bool optimizer_state = true;   ///< and options; false: only parameters and buffers
   bool random_state = true;      ///< CPU and device generators of the ranks in the checkpoint
@@ -32,6 +34,10 @@ struct Loaded {
   std::filesystem::path path;                   ///< the checkpoint, or the file
   std::int64_t steps = 0;                       ///< steps taken when it was saved
   std::map<std::string, std::string> extras{};  ///< as given to save()
+  std::vector<std::string> loaded{};     ///< the model's parameters and buffers that it has set
+  std::vector<std::string> converted{};  ///< those of them that had another dtype there
+  std::vector<std::string> left_out{};   ///< the model's parameters and buffers that it has not
+  std::vector<std::string> unused{};     ///< tensors there that the model has no place for
 };
 
 }  // namespace kolo

@@ -287,14 +287,16 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// LibTorch does not know is copied first. Buffers are those of the set's first rank. Gradients
   /// are not saved, even in the middle of accumulation. With local_sgd, between averages, it
   /// averages the parameters first; optimizer state differs between ranks, and each rank writes its
-  /// share from its own. When save() returns, the checkpoint is on the disk: a folder of
+  /// share from its own; state that some ranks lack is that of the last one that has it. Ranks check
+  /// that load() will take what they have written. When save() returns, the checkpoint is on the disk: a folder of
   /// safetensors files with index.json. A crash at any moment leaves earlier checkpoints intact.
   /// The umask determines who may read the files. If another program saves to or loads from
   /// `folder`, save() waits for it, at most half of KOLO_TIMEOUT.
   /// @param folder the parent of the checkpoints' folders; all ranks must see it under this name
   /// @throws BackendError on all ranks, naming rank, file and cause, if a file cannot be written or
   ///   the other program does not finish in time
-  /// @throws InvalidArgument on all ranks for state of a class without serialize()
+  /// @throws InvalidArgument on all ranks for state of a class without serialize(), state that
+  ///   load() would refuse, and names that are not UTF-8
   /// @throws MismatchError on all ranks if the last step, or the options now, differ between ranks
   void save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
@@ -302,9 +304,11 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// blocking. Checks names, shapes, dtypes, options and checksums before it changes anything.
   /// Before the first step, it also restores the layout of buckets, and shards at once.
   /// @param path a checkpoint; a folder of checkpoints, for the newest one; or a file with only
-  ///   parameters and buffers, written by torch::save of the model or, if named *.safetensors, by
-  ///   any program
-  /// @return which checkpoint it loaded, its number of steps, and its extras
+  ///   parameters and buffers: a safetensors file, or one that torch::save wrote of the model.
+  ///   LibTorch reads the latter, and trusts it
+  /// @return which checkpoint it loaded, its number of steps and extras, and which tensors it took
+  /// @throws MismatchError on all ranks if they give different options, or see different things
+  ///   under the path
   /// @throws InvalidArgument on all ranks, naming file and tensor, if something is missing, damaged
   ///   or does not match the program; also while gradients are being reduced, or have been reduced
   ///   and not yet used

@@ -42,6 +42,10 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 
 CheckpointIndex read_index(const std::filesystem::path& path) {
   const FileReader file(path / kIndexName);
+  if (file.size() > kMaxIndexBytes) {
+    throw InvalidArgument("file '" + file.path().string() + "' has " + std::to_string(file.size()) +
+                          " bytes, more than a checkpoint index may have");
+  }
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read(0, file.size(), text.data());
   try {
@@ -78,19 +82,6 @@ Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions
       BlockReader(path_, index_.files[i]).verify_header();
     }
   });
-}
-
-void Checkpoint::require(const std::string& name, DType dtype,
-                         const std::vector<std::int64_t>& shape) const {
-  const auto found = tensors().find(name);
-  if (found == tensors().end()) {
-    throw InvalidArgument("the checkpoint " + path_.string() + " has no '" + name + "'");
-  }
-  const Tensor& saved = found->second;
-  if (saved.dtype == dtype && saved.shape == shape) return;
-  throw InvalidArgument("'" + name + "' is " + text_of(saved.dtype, saved.shape) +
-                        " in the checkpoint " + path_.string() + ", but " + text_of(dtype, shape) +
-                        " in the program");
 }
 
 void Checkpoint::verify(const std::string& name, DType dtype, std::int64_t begin,

@@ -33,14 +33,11 @@ class Checkpoint {
   /// replaced; BackendError if the system cannot read them; the errors of all collectives.
   Checkpoint(const std::filesystem::path& path, const OperationOptions& options);
 
+  const CheckpointIndex& index() const { return index_; }
   const std::map<std::string, Tensor>& tensors() const { return index_.tensors; }
   const nlohmann::json& details() const { return index_.details; }
   /// The path of the checkpoint itself.
   const std::filesystem::path& path() const { return path_; }
-
-  /// Throws InvalidArgument if a tensor is missing or has another dtype or shape than the
-  /// program's; names both.
-  void require(const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) const;
 
   /// Reads the blocks that hold these elements and verifies their checksums. Not collective. Throws
   /// InvalidArgument, naming tensor, file and the difference, such as another dtype; BackendError

@@ -215,4 +215,16 @@ void require_whole(const CheckpointIndex& index) {
   }
 }
 
+void require_tensor(const CheckpointIndex& index, const std::filesystem::path& path,
+                    const std::string& name, DType dtype, const std::vector<std::int64_t>& shape) {
+  const auto found = index.tensors.find(name);
+  if (found == index.tensors.end()) {
+    throw InvalidArgument("the checkpoint " + path.string() + " has no '" + name + "'");
+  }
+  const CheckpointIndex::Tensor& saved = found->second;
+  if (saved.dtype == dtype && saved.shape == shape) return;
+  throw InvalidArgument("'" + name + "' is " + kind_of(saved) + " in the checkpoint " +
+                        path.string() + ", but " + text_of(dtype, shape) + " in the program");
+}
+
 }  // namespace kolo::tensors

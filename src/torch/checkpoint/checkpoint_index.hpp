@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 namespace kolo::tensors {
 
 inline constexpr std::string_view kIndexName = "index.json";
+/// Far more than any checkpoint needs, and little enough to read into memory.
+inline constexpr std::int64_t kMaxIndexBytes = std::int64_t{1} << 30;
 
 /// The contents of a checkpoint's index.json: where the elements of all tensors are.
 struct CheckpointIndex {
@@ -55,5 +58,10 @@ CheckpointIndex merge_indexes(std::vector<CheckpointIndex> parts);
 /// Throws InvalidArgument, naming tensor, elements and files, unless every tensor's slices contain
 /// each of its elements once, in order.
 void require_whole(const CheckpointIndex& index);
+
+/// Throws InvalidArgument if the checkpoint `path` has no such tensor, or one of another dtype or
+/// shape than the program's; names both.
+void require_tensor(const CheckpointIndex& index, const std::filesystem::path& path,
+                    const std::string& name, DType dtype, const std::vector<std::int64_t>& shape);
 
 }  // namespace kolo::tensors

@@ -1,10 +1,12 @@
 #include "torch/checkpoint/file_writer.hpp"
 
+#include <csignal>
 #include <fcntl.h>
 #include <string>
 #include <unistd.h>
 #include <utility>
 
+#include "base/held_signal.hpp"
 #include "torch/checkpoint/file_error.hpp"
 
 namespace kolo::tensors {
@@ -26,6 +28,7 @@ FileWriter::FileWriter(std::filesystem::path path, std::int64_t bytes)
 /// Reserves the file's blocks: adjacent blocks are faster to write and to free, and a full disk is
 /// an error now, not later.
 void FileWriter::reserve(std::int64_t bytes) {
+  const HeldSignal too_large(SIGXFSZ);
   int result = 0;
   do {
     result = ::fallocate(file_.get(), 0, 0, bytes);
@@ -54,6 +57,7 @@ void FileWriter::sync() {
 }
 
 void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
+  const HeldSignal too_large(SIGXFSZ);
   while (bytes > 0) {
     const ssize_t written = ::write(file_.get(), data, bytes);
     if (written < 0 && errno == EINTR) continue;

@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <fcntl.h>
 #include <string>
 #include <string_view>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -20,17 +23,50 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr mode_t kLockMode = 0666;  // minus the umask
 constexpr std::size_t kMaxText = 256;
+constexpr std::string_view kHolder = "process ";
 constexpr std::chrono::milliseconds kPause{20};
 constexpr std::chrono::seconds kLogAfter{1};
 
+struct stat examine(const std::filesystem::path& path) {
+  struct stat about{};
+  if (::stat(path.c_str(), &about) != 0) throw_file_error("examine", path);
+  return about;
+}
+
+/// Throws for a file that another user may have put into a folder in which everyone may write.
+void require_trusted(const std::filesystem::path& path, const struct stat& file,
+                     const struct stat& folder) {
+  const bool is_ours = file.st_uid == ::geteuid() || file.st_uid == folder.st_uid;
+  const bool is_open_to_all = (folder.st_mode & S_IWOTH) != 0;
+  if (S_ISREG(file.st_mode) && file.st_nlink == 1 && (is_ours || !is_open_to_all)) return;
+  throw BackendError("'" + path.string() + "' is not a lock file that this user or the folder's " +
+                     "owner has made, so nothing is saved there. Remove it, or save into a folder "
+                     "in which only you may write.");
+}
+
+/// Opens the lock file and, for saving, creates it.
 comm::FileDescriptor open_lock(const std::filesystem::path& path, FolderLock::Kind kind) {
-  const bool saves = kind == FolderLock::Kind::Save;
+  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
+  if (kind == FolderLock::Kind::Load) {
+    return comm::FileDescriptor(::open(path.c_str(), O_RDONLY | kFlags));
+  }
+  const struct stat folder = examine(path.parent_path());
   // Network file systems lock only files that are open for writing.
-  const int flags = saves ? O_RDWR | O_CREAT : O_RDONLY;
-  comm::FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, kLockMode));
-  if (!file.is_open() && saves) throw_file_error("open", path);
+  comm::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | kFlags, S_IRUSR | S_IWUSR));
+  if (!file.is_open() && errno == ELOOP) {
+    throw BackendError("'" + path.string() +
+                       "' is a symbolic link, which Kolo does not follow. Remove it.");
+  }
+  if (!file.is_open()) throw_file_error("open", path);
+  struct stat about{};
+  if (::fstat(file.get(), &about) != 0) throw_file_error("examine", path);
+  require_trusted(path, about, folder);
+  constexpr mode_t kGroup = S_IRGRP | S_IWGRP;
+  const mode_t mode = S_IRUSR | S_IWUSR | ((folder.st_mode & S_IWGRP) != 0 ? kGroup : 0);
+  if (about.st_uid == ::geteuid() && (about.st_mode & ALLPERMS) != mode) {
+    ::fchmod(file.get(), mode);  // it works without, too
+  }
   return file;
 }
 
@@ -45,24 +81,39 @@ LockResult try_lock(int file, FolderLock::Kind kind) {
   return LockResult::Locked;
 }
 
-/// Writes this process's name into the lock file, for another program's error text.
-void write_holder(int file) {
-  std::array<char, kMaxText> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string text =
-      "process " + std::to_string(::getpid()) + " on " + std::string(host.data()) + "\n";
-  // The lock works without the text, too.
-  [[maybe_unused]] const bool is_written =
-      ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) > 0;
-}
-
-/// A sentence with the text that `write_holder` wrote, or an empty one.
-std::string holder_text(int file) {
+/// What the lock file says: the program that saves, or nothing.
+std::string text_in(int file) {
   std::array<char, kMaxText> text{};
   const ssize_t size = ::pread(file, text.data(), text.size(), 0);
   if (size <= 0) return {};
   const std::string_view line(text.data(), static_cast<std::size_t>(size));
-  return "The last one that saved there is " + std::string(line.substr(0, line.find('\n'))) + ". ";
+  return std::string(line.substr(0, line.find('\n')));
+}
+
+/// Replaces the text in the lock file, for another program's error text. The lock works without it.
+void write_text(int file, const std::string& text) {
+  const std::string before = text_in(file);
+  if (!before.empty() && !before.starts_with(kHolder)) return;
+  [[maybe_unused]] const bool is_written =
+      ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) > 0;
+}
+
+std::string name_of_host() {
+  std::array<char, kMaxText> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  return host.data();
+}
+
+/// A sentence about the program that holds the lock.
+std::string holder_text(int file) {
+  const std::string text = text_in(file);
+  const std::string host = " on " + name_of_host();
+  bool saves = text.starts_with(kHolder);
+  if (saves && text.ends_with(host)) {  // it may have been killed
+    const long process = std::strtol(text.c_str() + kHolder.size(), nullptr, 10);
+    saves = process > 0 && (::kill(static_cast<pid_t>(process), 0) == 0 || errno != ESRCH);
+  }
+  return saves ? "It is " + text + ". " : "It is loading from there. ";
 }
 
 [[noreturn]] void fail(const std::filesystem::path& folder, FolderLock::Duration patience,
@@ -95,12 +146,17 @@ FolderLock::FolderLock(const std::filesystem::path& folder, Kind kind, Duration 
     }
     std::this_thread::sleep_for(kPause);
   }
-  if (kind == Kind::Save) write_holder(file_.get());
+  saves_ = kind == Kind::Save;
+  if (!saves_) return;
+  write_text(file_.get(),
+             std::string(kHolder) + std::to_string(::getpid()) + " on " + name_of_host() + "\n");
 }
 
 FolderLock::~FolderLock() {
+  if (!file_.is_open()) return;
+  if (saves_) write_text(file_.get(), "");
   // Closing is not enough if a child of fork() has the file open too.
-  if (file_.is_open()) ::flock(file_.get(), LOCK_UN);
+  ::flock(file_.get(), LOCK_UN);
 }
 
 }  // namespace kolo::tensors

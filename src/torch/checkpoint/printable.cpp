@@ -8,24 +8,32 @@ namespace {
 
 constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
 
-/// The number of bytes of the first character; 0 if it cannot be printed.
-std::size_t printable_bytes(std::string_view text) {
+/// The first character of a text.
+struct Character {
+  std::size_t bytes = 0;  // 0: it is not UTF-8
+  std::uint32_t code = 0;
+
+  bool is_printable() const {
+    const bool is_control = (code < 0x20 && code != '\n') || (code >= 0x7F && code < 0xA0);
+    return bytes > 0 && !is_control;
+  }
+};
+
+Character first_of(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(0);
-  if (first < 0x80) return (first >= 0x20 && first != 0x7F) || first == '\n' ? 1 : 0;
+  if (first < 0x80) return {1, first};
   const std::size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC2 ? 2 : 0;
-  if (size == 0 || first > 0xF4 || size > text.size()) return 0;
+  if (size == 0 || first > 0xF4 || size > text.size()) return {};
   std::uint32_t code = first & (0x7Fu >> size);
   for (std::size_t i = 1; i < size; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
+    if ((byte(i) & 0xC0) != 0x80) return {};
     code = code << 6 | (byte(i) & 0x3Fu);
   }
   constexpr std::uint32_t kFirstOfSize[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  const bool is_control = code >= 0x80 && code < 0xA0;
-  const bool is_valid =
-      code >= kFirstOfSize[size] && code <= kLastCodePoint && !is_surrogate && !is_control;
-  return is_valid ? size : 0;
+  const bool is_valid = code >= kFirstOfSize[size] && code <= kLastCodePoint && !is_surrogate;
+  return is_valid ? Character{size, code} : Character{};
 }
 
 }  // namespace
@@ -34,8 +42,9 @@ std::string printable(std::string_view text) {
   constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string result;
   while (!text.empty()) {
-    std::size_t size = printable_bytes(text);
-    if (size == 0) {
+    const Character character = first_of(text);
+    std::size_t size = character.bytes;
+    if (!character.is_printable()) {
       const unsigned byte = static_cast<unsigned char>(text.front());
       result += {'\\', 'x', kHexDigits[byte >> 4], kHexDigits[byte & 0xF]};
       size = 1;
@@ -45,6 +54,15 @@ std::string printable(std::string_view text) {
     text.remove_prefix(size);
   }
   return result;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t size = first_of(text).bytes;
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
 }
 
 }  // namespace kolo::tensors

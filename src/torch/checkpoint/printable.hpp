@@ -9,4 +9,6 @@ namespace kolo::tensors {
 /// UTF-8, and control characters other than line ends, are written like \x1b.
 std::string printable(std::string_view text);
 
+bool is_utf8(std::string_view text);
+
 }  // namespace kolo::tensors

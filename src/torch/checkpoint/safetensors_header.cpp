@@ -71,18 +71,18 @@ SafetensorsHeader::Place to_place(const std::string& name, const nlohmann::json&
   }
   const std::string dtype_name = entry.at("dtype").get<std::string>();
   const std::optional<DType> dtype = dtype_from_safetensors(dtype_name);
-  if (!dtype) throw InvalidArgument("dtype " + dtype_name + " is not one of Kolo's");
   const std::vector<std::int64_t> offsets = to_counts(entry.at("data_offsets"));
   const std::vector<std::int64_t> shape = to_counts(entry.at("shape"));
   if (offsets.size() != 2 || offsets[0] > offsets[1]) {
     throw InvalidArgument("its data_offsets are not a range");
   }
-  if (offsets[1] - offsets[0] != whole_bytes(name, *dtype, shape)) {
-    throw InvalidArgument("its shape takes " + std::to_string(whole_bytes(name, *dtype, shape)) +
-                          " bytes, its data_offsets " + std::to_string(offsets[1] - offsets[0]));
+  const std::int64_t bytes = whole_bytes(name, dtype.value_or(DType::UInt8), shape);
+  if (dtype && offsets[1] - offsets[0] != bytes) {
+    throw InvalidArgument("its shape takes " + std::to_string(bytes) + " bytes, its data_offsets " +
+                          std::to_string(offsets[1] - offsets[0]));
   }
   ranges.push_back({offsets[0], offsets[1], name});
-  return {*dtype, shape, offsets[0]};
+  return {dtype, dtype_name, shape, offsets[0]};
 }
 
 void require_no_gaps(std::vector<Range> ranges, std::int64_t data_bytes) {
@@ -136,6 +136,10 @@ std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tens
   nlohmann::json complex = nlohmann::json::array();
   std::int64_t offset = 0;
   for (auto [name, dtype, shape] : tensors) {
+    if (!is_utf8(name)) {
+      throw InvalidArgument("the name of tensor '" + printable(name) +
+                            "' is not UTF-8. Rename it.");
+    }
     const std::int64_t end = offset + whole_bytes(name, dtype, shape);
     if (dtype == DType::Complex128) {
       complex.push_back(name);
@@ -153,12 +157,8 @@ std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tens
   if (header.contains(kMetadata)) {
     throw InvalidArgument("no tensor can be named '" + std::string(kMetadata) + "'. Rename it.");
   }
-  try {
-    if (!complex.empty()) header[kMetadata][kComplex128] = complex.dump();
-    return with_length(header.dump());
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument(std::string("names must be UTF-8: ") + error.what());
-  }
+  if (!complex.empty()) header[kMetadata][kComplex128] = complex.dump();
+  return with_length(header.dump());
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes) {

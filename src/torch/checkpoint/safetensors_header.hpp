@@ -37,7 +37,8 @@ std::string encode_safetensors_header(const std::vector<SafetensorsTensor>& tens
 
 struct SafetensorsHeader {
   struct Place {
-    DType dtype = DType::Float32;
+    std::optional<DType> dtype;  ///< nothing if Kolo has none like it
+    std::string dtype_name;
     std::vector<std::int64_t> shape;
     std::int64_t offset = 0;  ///< in bytes, from the start of the data
   };
@@ -45,8 +46,8 @@ struct SafetensorsHeader {
 };
 
 /// Parses a header, without the length before it, of a file with `data_bytes` of data. Throws
-/// InvalidArgument if it violates the format: other keys, types, dtypes or lengths, tensors that
-/// overlap or leave gaps.
+/// InvalidArgument if it violates the format: other keys, types or lengths, tensors that overlap or
+/// leave gaps.
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes);
 
 }  // namespace kolo::tensors

@@ -50,7 +50,10 @@ void SafetensorsReader::read(const std::string& name, DType dtype, std::int64_t 
   if (found == header_.tensors.end()) throw InvalidArgument(what + "is not in it");
   const SafetensorsHeader::Place& tensor = found->second;
   try {
-    require_range(tensor.dtype, tensor.shape, dtype, begin, elements_in(target, dtype));
+    if (!tensor.dtype) {
+      throw InvalidArgument("is " + tensor.dtype_name + ", a type that Kolo does not have");
+    }
+    require_range(*tensor.dtype, tensor.shape, dtype, begin, elements_in(target, dtype));
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(what + error.what());
   }

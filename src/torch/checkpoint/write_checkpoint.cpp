@@ -44,6 +44,10 @@ class Attempt {
   void publish(const CheckpointIndex& index) {
     for (const CheckpointIndex::File& file : index.files) require_there(file);
     const std::string text = encode_index(index);
+    if (static_cast<std::int64_t>(text.size()) > kMaxIndexBytes) {
+      throw InvalidArgument("its index has " + std::to_string(text.size()) +
+                            " bytes, more than can be loaded. Save from fewer ranks.");
+    }
     FileWriter file(folder_ / name_ / kIndexName, static_cast<std::int64_t>(text.size()));
     file.append(text.data(), text.size());
     file.sync();
@@ -134,8 +138,8 @@ void free_retired(const std::filesystem::path& folder, int rank, Attempt& attemp
 }  // namespace
 
 void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
-                      const nlohmann::json& details, int keep_last,
-                      const OperationOptions& options) {
+                      const nlohmann::json& details, int keep_last, const OperationOptions& options,
+                      const RequireLoadable& require_loadable) {
   const ProcessSet& set = runtime::chosen(options.process_set);
   const std::string name = options.name.empty() ? set.next_name("write_checkpoint") : options.name;
   const std::string what = "saving a checkpoint into '" + folder.string() + "'";
@@ -161,6 +165,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
     return encode_index({{file}, shard->tensors(), details});
   });
   const CheckpointIndex index = whole_index(parts);
+  if (require_loadable) on_all(".check", [&] { require_loadable(index, place); });
 
   on_all(".publish", [&] {
     if (!is_first) return;

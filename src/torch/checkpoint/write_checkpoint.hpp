@@ -1,14 +1,20 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "kolo/collectives.hpp"
+#include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::tensors {
+
+/// Throws if this rank could not load the checkpoint `path`, which has this index.
+using RequireLoadable =
+    std::function<void(const CheckpointIndex& index, const std::filesystem::path& path)>;
 
 /// Writes a new checkpoint into `folder`, which it creates if missing and which all ranks must see
 /// under this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. Then
@@ -23,12 +29,15 @@ namespace kolo::tensors {
 /// ranks, which must be objects, are merged recursively; if several ranks have a key, the last
 /// rank's value is kept.
 ///
+/// Every rank calls `require_loadable`, if there is one, before the checkpoint gets its name: what
+/// cannot be loaded is not published.
+///
 /// Throws on all ranks, naming rank, tensor or file, and cause: InvalidArgument for slices that
 /// overlap, leave gaps or do not fit their tensor and for details that JSON cannot hold,
 /// MismatchError if ranks disagree about folder, keep_last, dtypes or shapes, BackendError if files
-/// cannot be created or written; the errors of all collectives.
+/// cannot be created or written; the errors of all collectives and of `require_loadable`.
 void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
-                      const nlohmann::json& details, int keep_last,
-                      const OperationOptions& options);
+                      const nlohmann::json& details, int keep_last, const OperationOptions& options,
+                      const RequireLoadable& require_loadable = {});
 
 }  // namespace kolo::tensors

@@ -12,7 +12,9 @@
 #include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/tensors/agreement.hpp"
 #include "torch/training/load_training.hpp"
+#include "torch/training/model_match.hpp"
 #include "torch/training/save_training.hpp"
 
 namespace kolo::tensors {
@@ -39,18 +41,37 @@ bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
   return true;
 }
 
-void append_leaves(const GradientReducer& reducer, std::vector<TrainingView::Leaf>& leaves) {
+constexpr const char* kFile = "a file";
+
+/// What this rank sees under a path; opening it has the better error text.
+std::string kind_of(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  if (std::filesystem::is_regular_file(path, unreadable)) return kFile;
+  return std::filesystem::exists(path, unreadable) ? "a folder" : "missing";
+}
+
+void require_same_scaler(const TrainingDetails& details, const LoadOptions& options) {
+  if (!options.strict || details.scaler.has_value() == (options.scaler != nullptr)) return;
+  throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
+                        " GradScaler's state, unlike the program. Give or leave out "
+                        "LoadOptions::scaler, or load with strict = false.");
+}
+
+void append_leaves(const GradientReducer& reducer, const UpdateType& type,
+                   std::vector<TrainingView::Leaf>& leaves) {
   const auto& parameters = reducer.parameters();
   if (reducer.shards() == nullptr) {
     for (const ReducedParameter& parameter : parameters) {
-      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0});
+      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0,
+                        c10::typeMetaToScalarType(type.of(parameter.tensor.options()).dtype())});
     }
     return;
   }
   for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
     for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
       const ReducedParameter& parameter = parameters[leaf.parameter];
-      leaves.push_back({parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin});
+      leaves.push_back({parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin,
+                        leaf.values.scalar_type()});
     }
   }
 }
@@ -110,7 +131,7 @@ void TrainingCheckpoint::add_parameters(TrainingView& view) const {
 void TrainingCheckpoint::add_shares(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : batches_) {
-    append_leaves(*reducer, view.leaves);
+    append_leaves(*reducer, type, view.leaves);
     if (reducer->shards() == nullptr) continue;
     for (const ReducedParameter& parameter : reducer->parameters()) {
       view.shared.insert(parameter.name);
@@ -121,7 +142,8 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
   for (const auto& [name, tensor] : context_.frozen.parameters()) view.shared.insert(name);
   for (const auto& [parameter, share] : context_.frozen.shares()) {
     const auto& [begin, elements] = share;
-    view.frozen.push_back({parameter.name, parameter.tensor, elements, elements, begin});
+    view.frozen.push_back(
+        {parameter.name, parameter.tensor, elements, elements, begin, elements.scalar_type()});
   }
 }
 
@@ -196,29 +218,46 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
   if (context_.compression.has_error_feedback || context_.hook.error_feedback) {
     details["residual_ranks"] = context_.set.size();
   }
-  save_training(view(), folder, std::move(details), options.keep_last, next_name("save"));
+  save_training(
+      view(), folder, std::move(details), options.keep_last,
+      [&](const CheckpointIndex& index, const std::filesystem::path& path) {
+        require_fit({index, path, parse_training_details(index.details)}, {});
+      },
+      next_name("save"));
 }
 
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
-  std::error_code unreadable;  // opening it as a checkpoint has the better error text
-  if (!std::filesystem::is_regular_file(path, unreadable)) return load_checkpoint(path, options);
-  load_model_file(view(), path, options.strict, next_name("load"));
-  return {.path = path};
+  const std::string name = next_name("load");
+  const std::string kind = kind_of(path);
+  const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
+  agree(context_.set, name + ".agreement", "DistributedOptimizer: load('" + path.string() + "')",
+        {{"the path", kind},
+         {"strict", text(options.strict)},
+         {"optimizer_state", text(options.optimizer_state)},
+         {"random_state", text(options.random_state)},
+         {"scaler", options.scaler != nullptr ? "given" : "not given"}},
+        {});
+  const Loaded loaded = kind == kFile ? load_model_file(view(), path, options.strict, name)
+                                      : load_checkpoint(path, options, name);
+  log_partial(loaded, context_.set);
+  return loaded;
 }
 
 Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
-                                           const LoadOptions& options) {
-  const std::string name = next_name("load");
+                                           const LoadOptions& options, const std::string& name) {
   const Checkpoint checkpoint(path, {.name = name + ".open", .process_set = &context_.set});
-  SavedTraining saved{checkpoint, {}};
+  SavedTraining saved{checkpoint.index(), checkpoint.path(), {}};
   const TrainingDetails& details = saved.details;
+  Loaded loaded;
   on_all_ranks({.name = name + ".fits", .process_set = &context_.set},
                "loading the checkpoint " + checkpoint.path().string(), [&] {
                  saved.details = parse_training_details(checkpoint.details());
                  require_fit(saved, options);
+                 require_same_scaler(details, options);
+                 loaded = match_model(view(), saved, options.strict);
                });
   if (options.optimizer_state) follow_layout(details);
-  load_training(view(), saved, options, name);
+  load_training(view(), saved, checkpoint, options, name);
   if (options.optimizer_state) {
     OptionSync::apply(details.groups, context_.groups);
     option_sync_.merge(context_.groups, context_.wrapped.groups());
@@ -226,23 +265,17 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
     context_.step.loss_reference = details.loss_reference;
   }
   if (options.scaler != nullptr && details.scaler) options.scaler->set_state(*details.scaler);
-  return {.path = checkpoint.path(), .steps = details.steps, .extras = details.extras};
+  return loaded;
 }
 
 void TrainingCheckpoint::require_fit(const SavedTraining& saved, const LoadOptions& options) const {
-  const TrainingDetails& details = saved.details;
   tensors::require_fit(view(), saved, options);
   const nlohmann::json own_options = OptionSync::describe(context_.groups);
-  if (options.optimizer_state && !have_same_options(details.groups, own_options)) {
+  if (options.optimizer_state && !have_same_options(saved.details.groups, own_options)) {
     throw InvalidArgument(
-        "it has optimizer options " + nlohmann::json(details.groups).dump() +
+        "it has optimizer options " + nlohmann::json(saved.details.groups).dump() +
         " of its parameter groups, which are not those of the program: " + own_options.dump() +
         ". Load with optimizer_state = false to keep the program's.");
-  }
-  if (options.strict && details.scaler.has_value() != (options.scaler != nullptr)) {
-    throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
-                          " GradScaler's state, unlike the program. Give or leave out "
-                          "LoadOptions::scaler, or load with strict = false.");
   }
 }
 

@@ -31,7 +31,8 @@ class TrainingCheckpoint {
 
  private:
   std::string next_name(const char* operation);
-  Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options);
+  Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options,
+                         const std::string& name);
   void require_fit(const SavedTraining& saved, const LoadOptions& options) const;
   void add_parameters(TrainingView& view) const;
   void add_shares(TrainingView& view) const;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <sys/mman.h>
 #include <unordered_set>
 #include <utility>
 
 #include <c10/core/CPUAllocator.h>
 
+#include "base/held_signal.hpp"
 #include "comm/file_descriptor.hpp"
 #include "comm/shared_segment.hpp"
 #include "kolo/error.hpp"
@@ -112,6 +114,7 @@ bool ConstructionMemory::map_scratch(std::size_t bytes, Block& block) {
   if (mappings_ + kMappingsPerBlock > kMaxMappings) return false;
   const std::size_t file_bytes = std::max(kMinScratchBytes, whole_pages(bytes / kMappingsPerBlock));
   const std::size_t mapped_bytes = whole_pages(bytes);
+  const HeldSignal too_large(SIGXFSZ);
   const comm::FileDescriptor file(::memfd_create("kolo-deferred", MFD_CLOEXEC));
   if (!file.is_open() || ::ftruncate(file.get(), static_cast<off_t>(file_bytes)) != 0) return false;
   void* const range =

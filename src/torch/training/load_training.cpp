@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
@@ -15,17 +17,12 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/model_match.hpp"
 #include "torch/training/random_sources.hpp"
 #include "torch/training/saved_residuals.hpp"
 
 namespace kolo::tensors {
 namespace {
-
-bool is_same(const Checkpoint& checkpoint, const std::string& key, const TensorView& view) {
-  const auto found = checkpoint.tensors().find(key);
-  return found != checkpoint.tensors().end() && found->second.dtype == view.dtype &&
-         found->second.shape == view.shape;
-}
 
 void for_each_of_the_model(
     const TrainingView& view,
@@ -34,19 +31,40 @@ void for_each_of_the_model(
   for (const auto& [name, tensor] : view.buffers) visit(name, tensor);
 }
 
-void require_same_model(const TrainingView& view, const SavedTraining& saved) {
-  std::unordered_set<std::string> known;
-  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+/// A tensor of the checkpoint that a tensor of the model is loaded from.
+struct Source {
+  std::string key;
+  DType dtype;
+};
+
+/// Nothing if it has none. Throws InvalidArgument for one that does not fit, if `strict`.
+std::optional<Source> find_source(const SavedTraining& saved, const std::string& name,
+                                  const at::Tensor& tensor, bool strict) {
+  const std::string key = model_key(saved.name_of(name));
+  if (strict) {
     const TensorView own = extent_of(tensor, name);
-    const std::string place = model_key(saved.name_of(name));
-    saved.checkpoint.require(place, own.dtype, own.shape);
-    known.insert(place);
-  });
-  for (const auto& [key, tensor] : saved.checkpoint.tensors()) {
-    if (!key.starts_with(model_key("")) || known.contains(key)) continue;
-    throw InvalidArgument(
-        "the checkpoint " + saved.checkpoint.path().string() + " has '" + key +
-        "', which the program does not have. Load with strict = false to leave it out.");
+    saved.require(key, own.dtype, own.shape);
+    return Source{key, own.dtype};
+  }
+  const auto found = saved.index.tensors.find(key);
+  if (found == saved.index.tensors.end()) return {};
+  if (!can_take(tensor, found->second.dtype, found->second.shape)) return {};
+  return Source{key, found->second.dtype};
+}
+
+void require_masters(const TrainingView& view, const SavedTraining& saved) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string key = master_key(saved.name_of(leaf.name));
+    if (leaf.stepped == leaf.parameter.scalar_type() || !saved.has(key)) continue;
+    saved.require(key, *dtype_of(leaf.stepped), leaf.parameter.sizes().vec());
+  }
+}
+
+void require_random_states(const TrainingView& view, const SavedTraining& saved) {
+  for (const RandomSource& source : random_sources(view)) {
+    if (saved.has(source.key)) {
+      saved.require(source.key, DType::UInt8, source.state().sizes().vec());
+    }
   }
 }
 
@@ -54,9 +72,8 @@ void require_same_model(const TrainingView& view, const SavedTraining& saved) {
 struct Read {
   std::string key;
   std::int64_t begin;
-  at::Tensor target;  // contiguous
-
-  DType dtype() const { return view_of(target, key).dtype; }
+  at::Tensor target;
+  DType dtype = view_of(target, key).dtype;  // in the checkpoint
 };
 
 /// Each rank reads its shards of fully sharded parameters.
@@ -65,9 +82,8 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
   std::vector<Read> reads;
   const auto add = [&](const std::string& name, const at::Tensor& tensor, std::int64_t begin,
                        const at::Tensor& target) {
-    const std::string place = model_key(saved.name_of(name));
-    const bool is_there = is_same(saved.checkpoint, place, extent_of(tensor, name));
-    if (options.strict || is_there) reads.push_back({place, begin, target.detach()});
+    const auto source = find_source(saved, name, tensor, options.strict);
+    if (source) reads.push_back({source->key, begin, target.detach(), source->dtype});
   };
   for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
     if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
@@ -78,22 +94,35 @@ std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraini
   return reads;
 }
 
+at::Tensor read_values(const Checkpoint& checkpoint, const Read& read) {
+  at::Tensor values = at::empty(read.target.sizes(), scalar_type_of(read.dtype));
+  checkpoint.read(read.key, read.dtype, read.begin,
+                  {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+  return values;
+}
+
 void read_into(const Checkpoint& checkpoint, const Read& read) {
   const at::NoGradGuard no_grad;
-  at::Tensor target = read.target;
-  const bool is_plain =
-      target.is_cpu() && target.is_contiguous() && !target.is_conj() && !target.is_neg();
-  const at::Tensor values = is_plain ? target : at::empty(target.sizes(), target.scalar_type());
-  checkpoint.read(read.key, read.dtype(), read.begin,
-                  {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
-  if (!values.is_same(target)) target.copy_(values);
+  const at::Tensor& target = read.target;
+  const bool is_plain = target.is_cpu() && target.is_contiguous() && !target.is_conj() &&
+                        !target.is_neg() && dtype_of(target) == read.dtype;
+  if (!is_plain) return copy_values(target, read_values(checkpoint, read));
+  checkpoint.read(read.key, read.dtype, read.begin,
+                  {static_cast<std::byte*>(target.data_ptr()), target.nbytes()});
+}
+
+void verify(const Checkpoint& checkpoint, const Read& read) {
+  if (at::has_internal_overlap(read.target) == at::MemOverlap::Yes) {
+    require_alike_where_shared(read.key, read.target, read_values(checkpoint, read));
+  } else {
+    checkpoint.verify(read.key, read.dtype, read.begin, read.target.numel());
+  }
 }
 
 void add_masters(const TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const std::string place = master_key(saved.name_of(leaf.name));
-    if (!leaf.has_master() || !saved.checkpoint.tensors().contains(place)) continue;
-    saved.checkpoint.require(place, dtype_of(leaf.values), leaf.parameter.sizes().vec());
+    if (!leaf.has_master() || !saved.has(place)) continue;
     reads.push_back({place, leaf.begin, leaf.values.detach()});
   }
 }
@@ -103,7 +132,7 @@ void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) 
   const at::NoGradGuard no_grad;
   for (const TrainingView::Leaf& leaf : view.leaves) {
     if (!leaf.has_master()) continue;
-    if (saved.checkpoint.tensors().contains(master_key(saved.name_of(leaf.name)))) continue;
+    if (saved.has(master_key(saved.name_of(leaf.name)))) continue;
     leaf.values.detach().copy_(leaf.elements);
   }
 }
@@ -132,6 +161,19 @@ std::vector<LeafState> plan_state(const TrainingView& view, const SavedTraining&
   return states;
 }
 
+void set_state(const TrainingView& view, std::vector<LeafState>& states) {
+  for (auto& [leaf, fields] : states) {
+    for (StateField& field : fields) {
+      if (!leaf->has_master() || !is_elementwise(field, leaf->values)) continue;
+      // As at wrapping: state in the parameter's dtype becomes that of its master copy.
+      const at::Tensor tensor = field.value.toTensor();
+      if (tensor.scalar_type() != leaf->parameter.scalar_type()) continue;
+      field.value = tensor.to(leaf->values.scalar_type());
+    }
+    view.wrapped.set_state(leaf->values, fields);
+  }
+}
+
 /// Generators with their saved states.
 using RandomStates = std::vector<std::pair<RandomSource, at::Tensor>>;
 
@@ -139,9 +181,7 @@ RandomStates read_random_states(const TrainingView& view, const Checkpoint& chec
   RandomStates states;
   for (const RandomSource& source : random_sources(view)) {
     if (!checkpoint.tensors().contains(source.key)) continue;
-    const at::Tensor own = source.state();
-    checkpoint.require(source.key, DType::UInt8, own.sizes().vec());
-    states.emplace_back(source, at::empty_like(own));
+    states.emplace_back(source, at::empty_like(source.state()));
     read_into(checkpoint, {source.key, 0, states.back().second});
     source.require_valid(states.back().second);
   }
@@ -163,14 +203,42 @@ BucketHook::State read_hook_state(const TrainingView& view, const Checkpoint& ch
 
 }  // namespace
 
-void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
-  if (options.strict) require_same_model(view, saved);
-  if (options.optimizer_state) require_same_state(view, saved);
+Loaded match_model(const TrainingView& view, const SavedTraining& saved, bool strict) {
+  Loaded found{.path = saved.path, .steps = saved.details.steps, .extras = saved.details.extras};
+  std::unordered_set<std::string> known;
+  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+    const auto source = find_source(saved, name, tensor, strict);
+    (source ? found.loaded : found.left_out).push_back(name);
+    if (!source) return;
+    known.insert(source->key);
+    if (source->dtype != dtype_of(tensor)) found.converted.push_back(name);
+  });
+  const std::string prefix = model_key("");
+  for (const auto& [key, tensor] : saved.index.tensors) {
+    if (!key.starts_with(prefix) || known.contains(key)) continue;
+    found.unused.push_back(key.substr(prefix.size()));
+    if (!strict) continue;
+    throw InvalidArgument(
+        "the checkpoint " + saved.path.string() + " has '" + key +
+        "', which the program does not have. Load with strict = false to leave it out.");
+  }
+  require_some(found, "the checkpoint " + saved.path.string());
+  return found;
 }
 
-void load_training(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options,
+void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
+  static_cast<void>(match_model(view, saved, options.strict));
+  require_masters(view, saved);
+  if (options.optimizer_state) {
+    require_same_state(view, saved);
+    static_cast<void>(find_residuals(view, saved));
+  }
+  if (options.random_state) require_random_states(view, saved);
+}
+
+void load_training(const TrainingView& view, const SavedTraining& saved,
+                   const Checkpoint& checkpoint, const LoadOptions& options,
                    const std::string& name) {
-  const Checkpoint& checkpoint = saved.checkpoint;
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
@@ -186,12 +254,10 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
     if (options.optimizer_state) {
       states = plan_state(view, saved, reads);
       residuals = find_residuals(view, saved);
-      verify_residuals(residuals, saved);
+      verify_residuals(residuals, checkpoint);
       hook_state = read_hook_state(view, checkpoint);
     }
-    for (const Read& read : reads) {
-      checkpoint.verify(read.key, read.dtype(), read.begin, read.target.numel());
-    }
+    for (const Read& read : reads) verify(checkpoint, read);
     if (options.random_state) random_states = read_random_states(view, checkpoint);
   });
   if (options.optimizer_state) {
@@ -201,11 +267,11 @@ void load_training(const TrainingView& view, const SavedTraining& saved, const L
   on_all(".read", [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
     copy_missing_masters(view, saved);
-    load_residuals(view, residuals, saved);
+    load_residuals(view, residuals, saved, checkpoint);
     if (options.optimizer_state && view.hook.set_state) view.hook.set_state(hook_state);
     for (auto& [source, state] : random_states) source.restore(state);
   });
-  for (const auto& [leaf, fields] : states) view.wrapped.set_state(leaf->values, fields);
+  if (options.optimizer_state) set_state(view, states);
 }
 
 }  // namespace kolo::tensors

@@ -2,23 +2,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"
+#include "torch/training/leaf_states.hpp"
 #include "torch/training/save_training.hpp"
 
 namespace kolo::tensors {
@@ -29,41 +28,9 @@ constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 /// A tensor, and the ranges of its elements that this rank has.
 struct ShardedTensor {
   SafetensorsTensor entry;
-  std::vector<std::pair<std::int64_t, at::Tensor>> own;  // first element, elements
+  std::vector<std::pair<std::int64_t, at::Tensor>> own{};  // first element, elements
+  bool is_gathered = true;                                 // otherwise every rank has it all
 };
-
-at::Tensor field_of(const TrainingView& view, const TrainingView::Leaf& leaf,
-                    const std::string& name) {
-  const auto fields = view.wrapped.state(leaf.values);
-  if (!fields) return {};
-  for (const StateField& field : *fields) {
-    if (field.name == name && field.value.isTensor()) return contiguous(field.value.toTensor());
-  }
-  return {};
-}
-
-/// The description of all state, merged from all ranks: dtypes come from ranks that have a leaf of
-/// the parameter.
-nlohmann::json state_of_all(const TrainingView& view, const std::string& name) {
-  nlohmann::json own = describe_state(view);
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (!own.contains(leaf.name)) continue;
-    for (const auto& [field, is_elementwise] : own[leaf.name]["tensors"].items()) {
-      const at::Tensor tensor = field_of(view, leaf, field);
-      const TensorView memory = view_of(tensor, field);
-      own[leaf.name]["types"][field] = safetensors_name(memory.dtype);
-      own[leaf.name]["shapes"][field] =
-          is_elementwise.get<bool>() ? leaf.parameter.sizes().vec() : memory.shape;
-    }
-  }
-  nlohmann::json all = nlohmann::json::object();
-  for (const std::string& described :
-       on_all_ranks({.name = name + ".state", .process_set = &view.sharded}, "save_full_state",
-                    [&] { return own.dump(); })) {
-    all.update(nlohmann::json::parse(described), /*merge_objects=*/true);
-  }
-  return all;
-}
 
 void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
   for (const auto& [name, parameter] : view.parameters) {
@@ -87,24 +54,29 @@ void add_masters(const TrainingView& view, std::vector<ShardedTensor>& tensors) 
   }
 }
 
-std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const std::string& name) {
+std::vector<ShardedTensor> sharded_tensors(const TrainingView& view, const LeafStates& states) {
   std::vector<ShardedTensor> tensors;
   add_gathered_parameters(view, tensors);
   add_masters(view, tensors);
-  const nlohmann::json states = state_of_all(view, name);
-  for (const auto& [parameter, state] : states.items()) {
-    for (const auto& [field, is_elementwise] : state.at("tensors").items()) {
-      ShardedTensor& tensor = tensors.emplace_back();
-      tensor.entry = {state_key(field, parameter),
-                      *dtype_from_safetensors(state.at("types").at(field).get<std::string>()),
-                      state.at("shapes").at(field).get<std::vector<std::int64_t>>()};
-      for (const TrainingView::Leaf& leaf : view.leaves) {
-        const bool has_field = is_elementwise.get<bool>() || leaf.begin == 0;
-        if (leaf.name != parameter || !has_field) continue;
-        if (const at::Tensor own = field_of(view, leaf, field); own.defined()) {
-          tensor.own.emplace_back(is_elementwise.get<bool>() ? leaf.begin : 0, own);
-        }
-      }
+  std::map<LeafStates::Key, std::size_t> places;
+  for (const auto& [key, state] : states.tensors()) {
+    places[key] = tensors.size();
+    tensors.push_back({{state_key(key.second, key.first), state.dtype, state.shape}, {}});
+  }
+  for (std::size_t i = 0; i < view.leaves.size(); ++i) {
+    const TrainingView::Leaf& leaf = view.leaves[i];
+    for (const StateField& field : states.fields(i)) {
+      if (!field.value.isTensor()) continue;
+      const LeafStates::Key key(leaf.name, field.name);
+      const LeafStates::Tensor& state = states.tensors().at(key);
+      ShardedTensor& tensor = tensors[places.at(key)];
+      tensor.is_gathered = !leaf.is_whole() || !states.is_everywhere(state);
+      const bool is_own = leaf.is_whole()
+                              ? states.is_everywhere(state) || states.is_last_with(state)
+                              : state.is_elementwise || leaf.begin == 0;
+      if (!is_own) continue;
+      tensor.own.emplace_back(state.is_elementwise ? leaf.begin : 0,
+                              contiguous(field.value.toTensor()));
     }
   }
   return tensors;
@@ -176,6 +148,9 @@ class Output {
 
 void save_full_state(const TrainingView& view, const std::filesystem::path& file, int root,
                      const std::string& name) {
+  const LeafStates states(view, {.name = name + ".state", .process_set = &view.set},
+                          "DistributedOptimizer::save_full_state",
+                          [&] { require_storable_names(view); });
   std::vector<SafetensorsTensor> entries;
   std::vector<at::Tensor> whole;
   const auto add_whole = [&](const std::string& key, const at::Tensor& tensor) {
@@ -188,14 +163,14 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     add_whole(key, tensor);
   }
   for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
-  const std::vector<ShardedTensor> sharded = sharded_tensors(view, name);
+  const std::vector<ShardedTensor> sharded = sharded_tensors(view, states);
   for (const ShardedTensor& tensor : sharded) entries.push_back(tensor.entry);
 
   Output output(view.set.rank() == root, file, entries);
   std::vector<std::byte> chunk(kChunkBytes);
   for (const at::Tensor& tensor : whole) output.append(tensor, chunk);
   for (const ShardedTensor& tensor : sharded) {
-    if (!view.is_sharded) {
+    if (!tensor.is_gathered) {
       output.append(tensor.own.front().second, chunk);
       continue;
     }

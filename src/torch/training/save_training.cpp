@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "torch/checkpoint/printable.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 #include "torch/tensors/tensor_operation.hpp"
+#include "torch/training/leaf_states.hpp"
 #include "torch/training/random_sources.hpp"
 
 namespace kolo::tensors {
@@ -35,6 +36,7 @@ class Slices {
   }
   /// Adds a tensor that every rank has. All ranks add the same tensors in the same order.
   void share(std::string name, const at::Tensor& tensor) {
+    require_supported(name, tensor);
     shared_.push_back({std::move(name), tensor});
     shared_bytes_ += tensor.nbytes();
   }
@@ -67,10 +69,14 @@ class Slices {
   }
 
  private:
-  at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
+  static void require_supported(const std::string& name, const at::Tensor& tensor) {
     if (std::string problem = problem_with(tensor); !problem.empty()) {
       throw InvalidArgument("'" + name + "': " + problem);
     }
+  }
+
+  at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
+    require_supported(name, tensor);
     return kept_.emplace_back(contiguous(tensor));
   }
 
@@ -99,7 +105,8 @@ class Slices {
 
 void add_parameters(const TrainingView& view, Slices& slices) {
   for (const auto& [name, tensor] : view.parameters) {
-    if (!view.gathers(name, tensor)) slices.share(model_key(name), tensor);
+    // No rank has a shard of a parameter without elements.
+    if (!view.gathers(name, tensor) || tensor.numel() == 0) slices.share(model_key(name), tensor);
   }
   view.for_each_share([&](const TrainingView::Leaf& leaf) {
     if (!view.gathers(leaf.name, leaf.parameter) || !view.is_first_replica) return;
@@ -115,19 +122,21 @@ void add_masters(const TrainingView& view, Slices& slices) {
   }
 }
 
-void add_state(const TrainingView& view, Slices& slices) {
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    const auto fields = view.wrapped.state(leaf.values);
-    if (!fields) continue;
-    for (const StateField& field : *fields) {
+void add_state(const TrainingView& view, const LeafStates& states, Slices& slices) {
+  for (std::size_t i = 0; i < view.leaves.size(); ++i) {
+    const TrainingView::Leaf& leaf = view.leaves[i];
+    for (const StateField& field : states.fields(i)) {
       if (!field.value.isTensor()) continue;
       const at::Tensor tensor = field.value.toTensor();
       const std::string key = state_key(field.name, leaf.name);
-      if (!view.is_sharded) {
+      const LeafStates::Tensor& all = states.tensors().at({leaf.name, field.name});
+      if (leaf.is_whole() && states.is_everywhere(all)) {
         slices.share(key, tensor);
+      } else if (leaf.is_whole()) {
+        if (states.is_last_with(all)) slices.add(key, tensor);
       } else if (!view.is_first_replica) {
         continue;
-      } else if (is_elementwise(field, leaf.values)) {
+      } else if (all.is_elementwise) {
         slices.add(key, tensor, leaf.parameter.sizes().vec(), leaf.begin);
       } else if (leaf.begin == 0) {
         slices.add(key, tensor);
@@ -150,59 +159,44 @@ void add_hook_state(const TrainingView& view, Slices& slices) {
   }
 }
 
-nlohmann::json number_of(const StateField& field, const std::string& parameter) {
-  if (field.value.isInt()) return field.value.toInt();
-  if (field.value.isDouble()) return field.value.toDouble();
-  if (field.value.isBool()) return field.value.toBool();
-  throw InvalidArgument("the optimizer's state of '" + parameter + "' has under '" + field.name +
-                        "' what is neither a tensor nor a number");
-}
-
 }  // namespace
 
-nlohmann::json describe_state(const TrainingView& view) {
-  nlohmann::json all = nlohmann::json::object();
-  for (const TrainingView::Leaf& leaf : view.leaves) {
-    const auto fields = view.wrapped.state(leaf.values);
-    if (!fields) continue;
-    nlohmann::json& described = all[leaf.name];
-    described = {{"numbers", nlohmann::json::object()}, {"tensors", nlohmann::json::object()}};
-    for (const StateField& field : *fields) {
-      if (field.value.isTensor()) {
-        described["tensors"][field.name] = is_elementwise(field, leaf.values);
-      } else {
-        described["numbers"][field.name] = number_of(field, leaf.name);
-      }
-    }
-  }
-  return all;
+void require_storable_names(const TrainingView& view) {
+  const auto require = [](const char* kind, const std::string& name) {
+    if (is_utf8(name)) return;
+    throw InvalidArgument("the name of " + std::string(kind) + " '" + printable(name) +
+                          "' is not UTF-8, which files of tensors need. Rename it.");
+  };
+  for (const auto& [name, tensor] : view.parameters) require("parameter", name);
+  for (const auto& [name, first] : view.aliases) require("parameter", name);
+  for (const auto& [name, tensor] : view.buffers) require("buffer", name);
 }
 
 void save_training(const TrainingView& view, const std::filesystem::path& folder,
-                   nlohmann::json details, int keep_last, const std::string& name) {
+                   nlohmann::json details, int keep_last, const RequireLoadable& require_loadable,
+                   const std::string& name) {
   Slices slices(view.set);
-  std::vector<TensorSlice> own;
-  std::string problem;
-  try {
-    add_parameters(view, slices);
-    if (view.set.rank() == 0) {
-      for (const auto& [key, tensor] : view.buffers) slices.add(model_key(key), tensor);
-    }
-    add_masters(view, slices);
-    add_state(view, slices);
-    add_residuals(view, slices);
-    add_hook_state(view, slices);
-    for (const RandomSource& source : random_sources(view)) {
-      slices.add(source.key, source.state());
-    }
-    own = slices.finish();
-    details["state"] = describe_state(view);
-    details["aliases"] = view.aliases;
-  } catch (const InvalidArgument& error) {
-    problem = error.what();
-  }
-  agree(view.set, name + ".state", "DistributedOptimizer::save", {}, problem);
-  write_checkpoint(folder, own, details, keep_last, {.name = name, .process_set = &view.set});
+  const LeafStates states(view, {.name = name + ".state", .process_set = &view.set},
+                          "DistributedOptimizer::save", [&] {
+                            require_storable_names(view);
+                            add_parameters(view, slices);
+                            if (view.set.rank() == 0) {
+                              for (const auto& [key, tensor] : view.buffers) {
+                                slices.add(model_key(key), tensor);
+                              }
+                            }
+                            add_masters(view, slices);
+                            add_residuals(view, slices);
+                            add_hook_state(view, slices);
+                            for (const RandomSource& source : random_sources(view)) {
+                              slices.add(source.key, source.state());
+                            }
+                          });
+  add_state(view, states, slices);
+  details["state"] = states.describe();
+  details["aliases"] = view.aliases;
+  write_checkpoint(folder, slices.finish(), details, keep_last,
+                   {.name = name, .process_set = &view.set}, require_loadable);
 }
 
 }  // namespace kolo::tensors

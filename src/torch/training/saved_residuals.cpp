@@ -14,8 +14,8 @@ std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedT
     SavedResidual residual{&target, {}};
     for (int copy = view.residuals.copy;; copy += view.residuals.copies) {
       std::string key = residual_key(copy, saved.name_of(target.name));
-      if (!saved.checkpoint.tensors().contains(key)) break;
-      saved.checkpoint.require(key, DType::Float32, target.parameter.sizes().vec());
+      if (!saved.has(key)) break;
+      saved.require(key, DType::Float32, target.parameter.sizes().vec());
       residual.keys.push_back(std::move(key));
     }
     if (!residual.keys.empty()) residuals.push_back(std::move(residual));
@@ -23,16 +23,16 @@ std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedT
   return residuals;
 }
 
-void verify_residuals(const std::vector<SavedResidual>& residuals, const SavedTraining& saved) {
+void verify_residuals(const std::vector<SavedResidual>& residuals, const Checkpoint& checkpoint) {
   for (const auto& [target, keys] : residuals) {
     for (const std::string& key : keys) {
-      saved.checkpoint.verify(key, DType::Float32, target->begin, target->elements.numel());
+      checkpoint.verify(key, DType::Float32, target->begin, target->elements.numel());
     }
   }
 }
 
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
-                    const SavedTraining& saved) {
+                    const SavedTraining& saved, const Checkpoint& checkpoint) {
   const at::NoGradGuard no_grad;
   for (const TrainingView::Residual& residual : view.residuals.own) {
     at::Tensor(residual.elements).zero_();
@@ -46,8 +46,8 @@ void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& 
     at::Tensor sum = target->elements;
     const at::Tensor values = at::empty(sum.sizes(), at::kFloat);  // in CPU memory
     for (const std::string& key : keys) {
-      saved.checkpoint.read(key, DType::Float32, target->begin,
-                            {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+      checkpoint.read(key, DType::Float32, target->begin,
+                      {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
       sum.add_(values.to(sum.device()), factor);
     }
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/checkpoint/checkpoint.hpp"
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
 
@@ -20,11 +21,11 @@ std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedT
 
 /// Verifies the checksums of the tensors that load_residuals() reads. Throws the errors of
 /// Checkpoint.
-void verify_residuals(const std::vector<SavedResidual>& residuals, const SavedTraining& saved);
+void verify_residuals(const std::vector<SavedResidual>& residuals, const Checkpoint& checkpoint);
 
 /// Replaces the residuals of `view` with the saved sums, or with zeros where none was saved.
 /// Rescales them for averages over another number of ranks.
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
-                    const SavedTraining& saved);
+                    const SavedTraining& saved, const Checkpoint& checkpoint);
 
 }  // namespace kolo::tensors

@@ -28,10 +28,10 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
 
 [[noreturn]] void refuse(const TrainingView& view, const SavedTraining& saved,
                          const std::string& reason) {
-  throw InvalidArgument("the checkpoint " + saved.checkpoint.path().string() +
-                        " has optimizer state of " + saved.details.optimizer +
-                        ", which is not that of the program's " + view.wrapped.class_name() + ": " +
-                        reason + ". Load with optimizer_state = false to start with new state.");
+  throw InvalidArgument("the checkpoint " + saved.path.string() + " has optimizer state of " +
+                        saved.details.optimizer + ", which is not that of the program's " +
+                        view.wrapped.class_name() + ": " + reason +
+                        ". Load with optimizer_state = false to start with new state.");
 }
 
 /// Checks the state of one parameter for a LibTorch class, whose kernels rely on its fields.
@@ -56,8 +56,12 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
       if (steps != nullptr && *steps >= 0 && *steps <= kMaxSteps) continue;
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not a number of steps");
     }
-    saved.checkpoint.require(state_key(field.name, name), dtype_of(leaf.values),
-                             leaf.parameter.sizes().vec());
+    const std::string key = state_key(field.name, name);
+    const auto found = saved.index.tensors.find(key);
+    const bool is_narrow =
+        found != saved.index.tensors.end() && found->second.dtype == dtype_of(leaf.parameter);
+    saved.require(key, is_narrow ? dtype_of(leaf.parameter) : *dtype_of(leaf.stepped),
+                  leaf.parameter.sizes().vec());
     if (!tensor->second) {
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not elementwise");
     }
@@ -77,8 +81,8 @@ void require_own_fields(const TrainingView& view, const SavedTraining& saved,
   }
   for (const auto& [field, is_elementwise] : state->tensors) {
     const std::string key = state_key(field, name);
-    const auto found = saved.checkpoint.tensors().find(key);
-    if (found == saved.checkpoint.tensors().end() ||
+    const auto found = saved.index.tensors.find(key);
+    if (found == saved.index.tensors.end() ||
         (is_elementwise && found->second.shape != leaf.parameter.sizes().vec())) {
       refuse(view, saved, "there is no '" + key + "' of the shape of its parameter");
     }
@@ -96,7 +100,7 @@ void require_no_other_tensors(const TrainingView& view, const SavedTraining& sav
   for (const auto& [name, state] : saved.details.state) {
     for (const auto& [field, is_elementwise] : state.tensors) known.insert(state_key(field, name));
   }
-  for (const auto& [key, tensor] : saved.checkpoint.tensors()) {
+  for (const auto& [key, tensor] : saved.index.tensors) {
     if (key.starts_with(kStatePrefix) && !known.contains(key)) {
       refuse(view, saved, "'" + key + "' belongs to no parameter's state");
     }
@@ -129,7 +133,7 @@ std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView
     fields.push_back({field, std::visit([](auto value) { return c10::IValue(value); }, number)});
   }
   for (const auto& [field, is_elementwise] : state->tensors) {
-    const Checkpoint::Tensor& tensor = saved.checkpoint.tensors().at(state_key(field, name));
+    const CheckpointIndex::Tensor& tensor = saved.index.tensors.at(state_key(field, name));
     const at::TensorOptions type =
         at::TensorOptions(scalar_type_of(tensor.dtype)).device(leaf.values.device());
     fields.push_back({field, at::empty(is_elementwise ? leaf.values.sizes() : tensor.shape, type)});

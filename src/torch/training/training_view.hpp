@@ -27,7 +27,11 @@ struct TrainingView {
     at::Tensor elements;  ///< the parameter itself, or the leaf's part of its memory
     at::Tensor values;    ///< the stepped tensor: the same, or a master copy
     std::int64_t begin;   ///< the leaf's first element in the parameter
+    /// The dtype of `values`, also before parameters are sharded and master copies made.
+    at::ScalarType stepped;
 
+    /// Whether it is a parameter that every rank steps.
+    bool is_whole() const { return values.is_same(parameter); }
     bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
   /// The residual of a range of a parameter's elements on this rank.

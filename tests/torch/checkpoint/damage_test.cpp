@@ -133,7 +133,8 @@ TEST_F(DamageTest, SafetensorsFiles_AreRefusedOrHarmless) {
       [&] {
         const tensors::SafetensorsReader reader(path);
         for (const auto& [name, place] : reader.tensors()) {
-          const TestTensor found{name, place.dtype, place.shape};
+          if (!place.dtype) continue;
+          const TestTensor found{name, *place.dtype, place.shape};
           Bytes bytes(static_cast<std::size_t>(found.size()));
           reader.read(name, found.dtype, 0, std::as_writable_bytes(std::span(bytes)));
         }

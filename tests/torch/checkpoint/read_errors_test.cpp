@@ -82,6 +82,11 @@ TEST_P(CheckpointReadTest, NoCheckpoint_IsRefused) {
   expect_refused({"file '" + index().string() + "' is missing"});
 }
 
+TEST_P(CheckpointReadTest, HugeIndex_IsRefused) {
+  fs::resize_file(index(), (std::uintmax_t{1} << 30) + 1);  // without blocks on the disk
+  expect_refused({index().string(), "more than a checkpoint index may have"});
+}
+
 TEST_P(CheckpointReadTest, MissingShards_AreRefused) {
   fs::remove(shard(1));
   expect_refused({"file '" + shard(1).string() + "' is missing"});

@@ -202,6 +202,56 @@ TEST_F(SharedFolderTest, ManySavesOfTwoPrograms_FollowEachOther) {
   EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{25});
 }
 
+TEST_F(SharedFolderTest, Error_NamesTheHolderAndNotTheLastThatSaved) {
+  run_runtimes(1, [&](Runtime&) {
+    save(1);
+    const tensors::Checkpoint loading(folder_.path(), {});
+    const std::string text =
+        text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); });
+    expect_contains(text, "It is loading from there.");
+    EXPECT_EQ(text.find("process "), std::string::npos) << text;
+  });
+}
+
+// In a folder that others may write to, the lock file may be a trap.
+
+TEST_F(SharedFolderTest, LinksAreNotFollowed_NorForeignFilesEmptied) {
+  const TemporaryFolder elsewhere;
+  const fs::path victim = elsewhere.path() / "victim";
+  const fs::path lock = folder_.path() / tensors::kLockName;
+  write_file(victim, "precious");
+  run_runtimes(1, [&](Runtime&) {
+    fs::create_symlink(victim, lock);
+    expect_contains(text_thrown_by<BackendError>([&] { save(1); }), "is a symbolic link");
+    fs::remove(lock);
+    fs::create_hard_link(victim, lock);
+    expect_contains(text_thrown_by<BackendError>([&] { save(1); }), "is not a lock file");
+    fs::remove(lock);
+    write_file(lock, "a file of the user's");
+    save(1);
+    EXPECT_EQ(read_file(lock), "a file of the user's");
+  });
+  EXPECT_EQ(read_file(victim), "precious");
+  EXPECT_EQ(newest(), 1U);
+}
+
+TEST_F(SharedFolderTest, OnlyThoseWhoMayWriteToTheFolder_CanLockIt) {
+  using fs::perms;
+  constexpr perms kOwner = perms::owner_read | perms::owner_write;
+  constexpr perms kGroup = perms::group_read | perms::group_write;
+  const fs::path lock = folder_.path() / tensors::kLockName;
+  run_runtimes(1, [&](Runtime&) {
+    write_file(lock, "");
+    fs::permissions(lock, kOwner | perms::group_read | perms::others_read);  // as once made
+    fs::permissions(folder_.path(), perms::owner_all | perms::group_read | perms::others_read);
+    save(1);
+    EXPECT_EQ(fs::status(lock).permissions(), kOwner);
+    fs::permissions(folder_.path(), perms::owner_all | perms::group_all);
+    save(2);
+    EXPECT_EQ(fs::status(lock).permissions(), kOwner | kGroup);
+  });
+}
+
 TEST_F(SharedFolderTest, FolderWithoutLockFile_IsLoaded) {
   run_runtimes(1, [&](Runtime&) { save(1); });
   fs::remove(folder_.path() / tensors::kLockName);

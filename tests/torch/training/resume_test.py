@@ -1,0 +1,27 @@
+#!/usr/bin/env python3
+"""Checkpoints resume in fresh processes, on other numbers of ranks: 2 to 3 and 3 to 1.
+
+python3 resume_test.py <resume_matrix> <mpirun>...
+
+Runs resume_matrix, which has the matrix of modes, precisions and optimizers.
+"""
+
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    program, *launcher = sys.argv[1:]
+    for before, after in ((2, 3), (3, 1)):
+        with tempfile.TemporaryDirectory(prefix="kolo-resume-") as folder:
+            for ranks, what in ((before, "save"), (after, "resume")):
+                command = [*launcher, "-np", str(ranks), program, what, folder]
+                print(" ".join(command), flush=True)
+                if subprocess.run(command).returncode != 0:
+                    return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
