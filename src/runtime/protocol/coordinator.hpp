@@ -162,8 +162,7 @@ class Coordinator {
 
   // Negotiation (coordinator_negotiation.cpp).
   void begin_negotiation();
-  std::size_t most_unknown() const;
-  Report own_report(UseId last) const;
+  Report own_report() const;
   void continue_negotiation();
   void apply(const Verdict& verdict);
   void fail_name(const Verdict::NameError& error);

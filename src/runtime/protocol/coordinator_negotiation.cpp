@@ -1,6 +1,4 @@
 // Negotiation at the end of an exchange (rule 8): reports go up the tree, the verdict comes down.
-#include <cstddef>
-#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -12,29 +10,18 @@ namespace kolo::runtime {
 void Coordinator::begin_negotiation() {
   ++counters_.negotiations;
   silent_since_ = kNever;
-  const UseId last = pending_.last_to_report(most_unknown());
-  exchange_.negotiation = Exchange::Negotiation{own_report(last), tree_.children, false};
-  pending_.mark_reported(last);
+  exchange_.negotiation = Exchange::Negotiation{own_report(), tree_.children, false};
+  pending_.mark_reported();
   for (auto& [child, report] : std::exchange(exchange_.early_reports, {})) {
     on_message(child, std::move(report));
   }
   continue_negotiation();
 }
 
-/// No more unknown requests than can get bits, so that many of them do not cost as many reports
-/// each. What a rank leaves out, another may report, and all that have it pending run it. Where
-/// requests that wait for a rank hold the bits, rank 0 must see all to choose among them.
-std::size_t Coordinator::most_unknown() const {
-  const std::size_t bits = options_.table.bits;
-  const bool is_blocked = 2 * static_cast<std::size_t>(blocked_.count()) >= bits;
-  return is_blocked ? std::numeric_limits<std::size_t>::max() : bits;
-}
-
-Report Coordinator::own_report(UseId last) const {
+Report Coordinator::own_report() const {
   Report report;
   report.exchange = exchange_.number;
   for (const auto& [name, pending] : pending_) {
-    if (!PendingRequests::is_reported(pending, last)) continue;
     Report::Item item;
     if (pending.bit) {
       item.bit = *pending.bit;

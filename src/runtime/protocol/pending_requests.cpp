@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
-#include <limits>
 #include <utility>
 
 namespace kolo::runtime {
@@ -16,7 +14,7 @@ void PendingRequests::add(PendingRequest request) {
     index_by_bit(added, *added.bit);
     ready_.set(*added.bit);
   } else {
-    add_unknown(added);
+    count_unknown(added, 1);
   }
   next_timer_ = std::min({next_timer_, added.deadline, added.stall_at});
 }
@@ -26,7 +24,7 @@ void PendingRequests::remove(const PendingRequest& request) {
   if (request.bit) {
     clear_bit(*request.bit);
   } else if (!request.is_expired) {
-    remove_unknown(request);
+    count_unknown(request, -1);
   }
   if (request.is_expired) --expired_count_;
   if (request.is_stalled) --stalled_count_;
@@ -50,19 +48,13 @@ void PendingRequests::mark_awaited(UseId use) {
   }
 }
 
-UseId PendingRequests::last_to_report(std::size_t most_unknown) const {
-  if (unknown_.size() <= most_unknown) return std::numeric_limits<UseId>::max();
-  return std::next(unknown_.begin(), static_cast<std::ptrdiff_t>(most_unknown) - 1)->first;
-}
-
-void PendingRequests::mark_reported(UseId last) {
-  unreported_count_ = 0;
+void PendingRequests::mark_reported() {
   for (auto& [name, request] : by_name_) {
-    request.was_reported |= is_reported(request, last);
     request.is_stalled = false;
-    if (!request.bit && !request.is_expired && !request.was_reported) ++unreported_count_;
+    request.was_reported = true;
   }
   stalled_count_ = 0;
+  unreported_count_ = 0;
 }
 
 void PendingRequests::check_timers(Time now) {
@@ -92,7 +84,7 @@ void PendingRequests::expire(PendingRequest& request) {
   if (request.bit) {
     ready_.reset(*request.bit);
   } else {
-    remove_unknown(request);
+    count_unknown(request, -1);
   }
 }
 
@@ -104,7 +96,7 @@ void PendingRequests::assign_bit(int bit, const std::shared_ptr<const Request>& 
   pending.request = request;
   index_by_bit(pending, bit);
   if (pending.is_expired) return;
-  remove_unknown(pending);
+  count_unknown(pending, -1);
   ready_.set(bit);
 }
 
@@ -114,7 +106,7 @@ void PendingRequests::withdraw_bit(int bit) {
   PendingRequest& pending = *by_bit_[index];
   clear_bit(bit);
   pending.bit.reset();
-  if (!pending.is_expired) add_unknown(pending);
+  if (!pending.is_expired) count_unknown(pending, 1);
 }
 
 Bits PendingRequests::unannounced() const { return ready_ - announced_; }
@@ -123,14 +115,9 @@ void PendingRequests::begin_announcement() { announcing_ = ready_; }
 
 void PendingRequests::end_announcement() { announced_ = std::exchange(announcing_, {}); }
 
-void PendingRequests::add_unknown(PendingRequest& request) {
-  unknown_.emplace_hint(unknown_.end(), request.use, &request);
-  if (!request.was_reported) ++unreported_count_;
-}
-
-void PendingRequests::remove_unknown(const PendingRequest& request) {
-  unknown_.erase(request.use);
-  if (!request.was_reported) --unreported_count_;
+void PendingRequests::count_unknown(const PendingRequest& request, int by) {
+  unknown_count_ += by;
+  if (!request.was_reported) unreported_count_ += by;
 }
 
 void PendingRequests::index_by_bit(PendingRequest& request, int bit) {

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,13 +53,8 @@ class PendingRequests {
 
   /// A caller blocks on `use`. Ignored if it is not pending.
   void mark_awaited(UseId use);
-  /// A negotiation reports everything that is pending, but of the unknown requests that are neither
-  /// expired nor stalled only those up to this use: the first `most_unknown` of all unknown ones.
-  UseId last_to_report(std::size_t most_unknown) const;
-  static bool is_reported(const PendingRequest& request, UseId last) {
-    return request.bit || request.is_expired || request.is_stalled || request.use <= last;
-  }
-  void mark_reported(UseId last);
+  /// A negotiation reports everything that is pending.
+  void mark_reported();
 
   /// Marks requests that have expired or stalled by `now`. Visits every request only if one is due.
   void check_timers(Time now);
@@ -83,15 +76,14 @@ class PendingRequests {
   /// The exchange of that header has ended.
   void end_announcement();
 
-  bool has_unknown() const { return !unknown_.empty(); }         ///< and not expired
+  bool has_unknown() const { return unknown_count_ > 0; }        ///< and not expired
   bool has_unreported() const { return unreported_count_ > 0; }  ///< unknown, by any negotiation
   bool has_expired() const { return expired_count_ > 0; }
   bool has_stalled() const { return stalled_count_ > 0; }
 
  private:
   void expire(PendingRequest& request);
-  void add_unknown(PendingRequest& request);
-  void remove_unknown(const PendingRequest& request);
+  void count_unknown(const PendingRequest& request, int by);
   void index_by_bit(PendingRequest& request, int bit);
   void clear_bit(int bit);
 
@@ -101,7 +93,7 @@ class PendingRequests {
   Bits ready_;
   Bits announced_;   // of what is pending: shown in an exchange that has ended
   Bits announcing_;  // shown by the header of the current exchange
-  std::map<UseId, PendingRequest*> unknown_;  // and not expired
+  int unknown_count_ = 0;
   int unreported_count_ = 0;
   int expired_count_ = 0;
   int stalled_count_ = 0;
