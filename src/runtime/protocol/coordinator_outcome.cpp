@@ -2,7 +2,6 @@
 // computes the same function of the same state.
 
 #include <algorithm>
-#include <vector>
 
 #include "runtime/protocol/coordinator.hpp"
 
@@ -88,9 +87,7 @@ History::Composition Coordinator::fuse(const Bits& runnable) {
 void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
   Batch batch;
   batch.have_some_joined = !joins_.ranks.none();
-  std::vector<int> recurring;
   for (const int bit : history_.bits_of(composition)) {
-    if (table_.has_run(bit)) recurring.push_back(bit);
     table_.touch(bit);
     batch.items.push_back({table_.at(bit), std::nullopt});
     if (const PendingRequest* const pending = pending_.at(bit)) {
@@ -99,9 +96,7 @@ void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
     }
   }
   runnable -= history_.set_of(composition);
-  // A request that runs for the first time may never come again, as one whose name counts steps:
-  // in the history it would make every step differ from the one before.
-  if (!recurring.empty()) history_.append(history_.intern(recurring));
+  history_.append(composition);
   actions_.run.push_back(std::move(batch));
 }
 

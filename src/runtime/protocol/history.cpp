@@ -11,6 +11,14 @@ namespace {
 
 constexpr auto kForgotten = static_cast<std::uint32_t>(History::kNone);
 
+bool are_equal_within(const Bits& some, const Bits& a, const Bits& b) {
+  const std::size_t words = std::max(a.word_count(), b.word_count());
+  for (std::size_t i = 0; i < words; ++i) {
+    if (((a.word(i) ^ b.word(i)) & some.word(i)) != 0) return false;
+  }
+  return true;
+}
+
 /// A collision of digests costs at most a wrong prediction.
 std::uint32_t digest_of(const Bits& set) {
   std::uint64_t digest = 0;
@@ -61,10 +69,23 @@ History::Composition History::largest_within(const Bits& bits, int bit) const {
   return best;
 }
 
+/// Notes which bits of a batch run again.
+void History::learn(const Bits& set) {
+  const Bits again = (set & ran_) - recurring_;
+  ran_ |= set;
+  if (again.none()) return;
+  recurring_ |= again;
+  for (std::size_t i = 0; i + 1 < rounds_.size(); ++i) {
+    if (rounds_[i].set.intersects(again)) ends_.set(i, digest_of(rounds_[i].set & recurring_));
+  }
+}
+
 void History::append(Composition composition) {
   const Bits& set = set_of(composition);
-  const bool was_predicted = composition == prediction_;
-  const bool follows_model = was_predicted && is_complete();
+  if (!recurring_.contains(set)) learn(set);
+  const bool is_new = !recurring_.intersects(set);
+  const bool is_no_surprise = composition == prediction_ || is_new;
+  const bool follows_model = is_no_surprise && is_complete();
   const bool ends_round = rounds_.empty() || rounds_.back().set.intersects(set) || is_complete() ||
                           batches_.size() - rounds_.back().begin >= capacity_ / 2;
   const std::size_t remembered = batches_.size();
@@ -73,7 +94,8 @@ void History::append(Composition composition) {
   rounds_.back().set |= set;
   compositions_[static_cast<std::size_t>(composition)].has_run = true;
   batches_.append(static_cast<std::uint32_t>(composition));
-  if (model_ == kNoRound || !was_predicted || ends_round != follows_model) {
+  if (is_new && !ends_round) return;  // which changes no prediction
+  if (model_ == kNoRound || !is_no_surprise || ends_round != follows_model) {
     find_model();
   } else if (follows_model) {
     take_model(model_ + 1);
@@ -84,12 +106,13 @@ void History::append(Composition composition) {
 
 /// Everything in the model has run in the current round.
 bool History::is_complete() const {
-  return model_ != kNoRound && rounds_[model_].set == rounds_.back().set;
+  return model_ != kNoRound &&
+         are_equal_within(recurring_, rounds_[model_].set, rounds_.back().set);
 }
 
 void History::begin_round() {
   if (batches_.size() >= capacity_) drop_oldest();
-  if (!rounds_.empty()) ends_.append(digest_of(rounds_.back().set));
+  if (!rounds_.empty()) ends_.append(digest_of(rounds_.back().set & recurring_));
   rounds_.push_back({batches_.size(), {}});
 }
 
@@ -125,18 +148,19 @@ void History::find_model() {
   ends_.measure();
   const Round& current = rounds_.back();
   const std::size_t count = rounds_.size() - 1;
+  const Bits ran = current.set & recurring_;
   // How many rounds before round i equal the latest complete rounds, as sets.
   const auto match_of = [&](std::size_t i) { return ends_.length_at(count - i); };
   std::uint32_t longest = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (match_of(i) > longest && rounds_[i].set.contains(current.set)) longest = match_of(i);
+    if (match_of(i) > longest && rounds_[i].set.contains(ran)) longest = match_of(i);
   }
   // If all rounds are equal as sets, the latest has the longest match whatever its order. So half
   // of the longest is good enough.
   std::size_t model = kNoRound;
   std::uint32_t best = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (2 * match_of(i) < longest || !rounds_[i].set.contains(current.set)) continue;
+    if (2 * match_of(i) < longest || !rounds_[i].set.contains(ran)) continue;
     const std::size_t next = rounds_[i].begin + (batches_.size() - current.begin);
     const std::uint32_t match =
         next < batches_.size() ? batches_.length_at(batches_.size() - next) : 0;
@@ -155,44 +179,53 @@ void History::take_model(std::size_t round) {
 void History::update_prediction() {
   prediction_ = kNone;
   if (model_ == kNoRound) return;
-  const std::uint32_t after = batches_[rounds_[model_ + 1].begin];
   if (!is_complete()) {
     prediction_ = rest_of_model();
-  } else if (after != kForgotten) {
-    prediction_ = static_cast<Composition>(after);
+    return;
+  }
+  const std::size_t end = model_ + 2 < rounds_.size() ? rounds_[model_ + 2].begin : batches_.size();
+  for (std::size_t i = rounds_[model_ + 1].begin; i < end && prediction_ == kNone; ++i) {
+    if (batches_[i] == kForgotten) return;
+    prediction_ = expected_of(static_cast<Composition>(batches_[i]), {});
   }
 }
 
 /// The first batch of the model that has not run in the current round, or its remaining part.
 History::Composition History::rest_of_model() {
-  const Bits& ran = rounds_.back().set;
   for (; next_ < rounds_[model_ + 1].begin; ++next_) {
     if (batches_[next_] == kForgotten) continue;
-    const auto composition = static_cast<Composition>(batches_[next_]);
-    if (!ran.intersects(set_of(composition))) return composition;
-    std::vector<int> rest;
-    for (const int bit : bits_of(composition)) {
-      if (!ran.test(bit)) rest.push_back(bit);
-    }
-    if (!rest.empty()) return intern(rest);
+    const Composition rest =
+        expected_of(static_cast<Composition>(batches_[next_]), rounds_.back().set);
+    if (rest != kNone) return rest;
   }
   return kNone;
 }
 
-/// Costs nothing for requests that have run once at most, of which a program may make any number.
+/// The bits of a batch that have run more than once, but are not in `ran`; kNone: there are none.
+History::Composition History::expected_of(Composition composition, const Bits& ran) {
+  const Bits& set = set_of(composition);
+  if (recurring_.contains(set) && !ran.intersects(set)) return composition;
+  std::vector<int> rest;
+  for (const int bit : bits_of(composition)) {
+    if (recurring_.test(bit) && !ran.test(bit)) rest.push_back(bit);
+  }
+  return rest.empty() ? kNone : intern(rest);
+}
+
 void History::forget(int bit) {
+  const bool was_recurring = recurring_.test(bit);
+  ran_.reset(bit);
+  recurring_.reset(bit);
   const auto index = static_cast<std::size_t>(bit);
   if (index >= by_bit_.size()) return;
-  bool was_remembered = false;
   for (const Composition composition : std::exchange(by_bit_[index], {})) {
     const Known& known = compositions_[static_cast<std::size_t>(composition)];
     if (!known.set.test(bit)) continue;
     if (known.has_run) batches_.replace(static_cast<std::uint32_t>(composition), kForgotten);
-    was_remembered |= known.has_run;
     drop(index_.find(known.bits));
   }
-  if (!was_remembered) return;
   for (Round& round : rounds_) round.set.reset(bit);
+  if (!was_recurring) return;
   take_model(model_);
   update_prediction();
 }

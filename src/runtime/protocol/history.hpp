@@ -21,6 +21,9 @@ namespace kolo::runtime {
 /// predictions are right, the model stays, and the round after it becomes the next model; a wrong
 /// prediction selects a new model. A program that alternates between several sets or orders is
 /// predicted without error once the history holds a few rounds of it.
+///
+/// A bit that has run only once may never come again, such as a request whose name counts steps: it
+/// is never predicted, and rounds are compared without it.
 class History {
  public:
   /// An index. A set of bits keeps its index until one of its bits is evicted or the history no
@@ -69,6 +72,7 @@ class History {
 
   void index_by_bit(Composition composition);
   Index::iterator drop(Index::iterator place);
+  void learn(const Bits& set);
   bool is_complete() const;
   void begin_round();
   void drop_oldest();
@@ -77,6 +81,7 @@ class History {
   void take_model(std::size_t round);
   void update_prediction();
   Composition rest_of_model();
+  Composition expected_of(Composition composition, const Bits& ran);
 
   std::size_t capacity_;
   std::vector<Known> compositions_;
@@ -85,6 +90,8 @@ class History {
   std::vector<std::vector<Composition>> by_bit_;  // those with each bit; some have been dropped
   Recurrence batches_;                            // compositions that ran, or kForgotten
   Recurrence ends_;               // digests of the sets of all rounds but the current one
+  Bits ran_;                      // all bits in memory
+  Bits recurring_;                // of these: that have run more than once
   std::vector<Round> rounds_;     // oldest first; the last one is the current round
   std::size_t model_ = kNoRound;  // the earlier round that the current one should repeat
   std::size_t next_ = 0;          // in the model: all batches before it have run in this round

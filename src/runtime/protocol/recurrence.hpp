@@ -44,6 +44,8 @@ class Recurrence {
     symbols_.erase(symbols_.begin(), symbols_.begin() + static_cast<std::ptrdiff_t>(count));
   }
 
+  void set(std::size_t place, std::uint32_t symbol) { symbols_[place] = symbol; }
+
   void replace(std::uint32_t symbol, std::uint32_t by) {
     std::replace(symbols_.begin(), symbols_.end(), symbol, by);
   }

@@ -34,11 +34,7 @@ class RequestTable {
   int free_bit(int from) const;
 
   /// The request has run.
-  void touch(int bit) {
-    entry(bit).has_run = true;
-    by_last_run_.splice(by_last_run_.end(), by_last_run_, entry(bit).place);
-  }
-  bool has_run(int bit) const { return entry(bit).has_run; }
+  void touch(int bit) { by_last_run_.splice(by_last_run_.end(), by_last_run_, entry(bit).place); }
   /// The bits by the last run, or addition, the least recent first: the order of evictions.
   const std::list<int>& by_last_run() const { return by_last_run_; }
 
@@ -48,7 +44,6 @@ class RequestTable {
   struct Entry {
     std::shared_ptr<const Request> request;
     std::list<int>::iterator place;  // in by_last_run_
-    bool has_run = false;
   };
   const Entry& entry(int bit) const { return entries_[static_cast<std::size_t>(bit)]; }
   Entry& entry(int bit) { return entries_[static_cast<std::size_t>(bit)]; }

@@ -44,10 +44,23 @@ TEST(HistoryTest, FirstRound_PredictsNothing) {
   EXPECT_EQ(predicted(history), "");
 }
 
-TEST(HistoryTest, SteadyProgram_IsPredictedFromTheSecondRoundOn) {
+TEST(HistoryTest, SteadyProgram_IsPredictedFromTheThirdRoundOn) {
   History history;
-  run(history, "abcda");
+  run(history, "abcdabcda");
   EXPECT_EQ(mistakes(history, "bcd" + repeat("abcd", 5)), 0);
+}
+
+// As with a step in its name; the table gives it the bit of an older one.
+TEST(HistoryTest, BatchesThatRunOnce_SpoilNoPrediction) {
+  History history;
+  run(history, repeat("abcd", 4));
+  for (int step = 0; step < 40; ++step) {
+    const char once = static_cast<char>('e' + step % 10);
+    history.forget(once - 'a');
+    EXPECT_EQ(mistakes(history, "ab"), 0) << "step " << step;
+    run(history, std::string(1, once));
+    EXPECT_EQ(mistakes(history, "cd"), 0) << "step " << step;
+  }
 }
 
 TEST(HistoryTest, AlternatingOrders_ArePredicted) {

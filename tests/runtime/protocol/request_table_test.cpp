@@ -58,9 +58,7 @@ TEST(RequestTableTest, LastRun_OrdersRequestsByAge) {
   table.add(0, make("a", 1));
   table.add(1, make("b", 1));
   EXPECT_EQ(table.by_last_run(), (std::list<int>{0, 1}));  // a new request counts as used
-  EXPECT_FALSE(table.has_run(0));
   table.touch(0);
-  EXPECT_TRUE(table.has_run(0));
   EXPECT_EQ(table.by_last_run(), (std::list<int>{1, 0}));
   table.remove(1);
   EXPECT_EQ(table.by_last_run(), (std::list<int>{0}));

@@ -12,7 +12,7 @@ using runtime::Request;
 
 namespace {
 
-constexpr int kSettlingPeriods = 4;
+constexpr int kSettlingPeriods = 5;
 
 }  // namespace
 
@@ -171,8 +171,9 @@ void Grammar::settle() {
   scenario.patience = microseconds(one_in(2) ? 100'000 : 10'000'000);
   const int period = rounds_per_order * static_cast<int>(orders.size());
   const std::vector<int> none(static_cast<std::size_t>(scenario.ranks));
-  // The first period introduces the names. While predictions fail, the order within a round is
-  // random, and a wrong model may be chosen until the right ones have the longest matches.
+  // The first period introduces the names, which are predicted once they have run twice. While
+  // predictions fail, the order within a round is random, and a wrong model may be chosen until the
+  // right ones have the longest matches.
   write_programs(0, kSettlingPeriods * period, none);
   for (Program& steps : scenario.programs) steps.push_back({Step::Kind::Settled});
   write_programs(kSettlingPeriods * period, (kSettlingPeriods + 2) * period, none);
