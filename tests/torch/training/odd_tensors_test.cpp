@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 using training_checkpoint_test::CheckpointTest;
 using training_checkpoint_test::OptimizerCloneableParamState;
 
-const AlsoIn also_in({"alone", "uneven", "messages"});
+const AlsoIn also_in({"uneven", "messages"});
 
 class OddTensorsTest : public CheckpointTest {
  protected:

@@ -108,7 +108,7 @@ struct Program {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-/// All tensors of a full state that have elements.
+/// All tensors of a full state but those of `none`: sharded, no rank steps it or has its state.
 std::map<std::string, at::Tensor> read(const fs::path& file) {
   const tensors::SafetensorsReader reader(file);
   std::map<std::string, at::Tensor> all;
@@ -116,7 +116,7 @@ std::map<std::string, at::Tensor> read(const fs::path& file) {
     at::Tensor values = torch::empty(place.shape, tensors::scalar_type_of(*place.dtype));
     reader.read(name, *place.dtype, 0,
                 {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
-    if (values.numel() > 0) all[name] = values;
+    if (!name.ends_with("none")) all[name] = values;
   }
   return all;
 }

@@ -6,6 +6,7 @@ python3 resume_test.py <resume_matrix> <mpirun>...
 Runs resume_matrix, which has the matrix of modes, precisions and optimizers.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import tempfile
 
 def main():
     program, *launcher = sys.argv[1:]
+    os.environ.setdefault("KOLO_TIMEOUT", "120s")  # an error on one rank must not last for long
     for before, after in ((2, 3), (3, 1)):
         with tempfile.TemporaryDirectory(prefix="kolo-resume-") as folder:
             for ranks, what in ((before, "save"), (after, "resume")):
