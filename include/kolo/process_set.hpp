@@ -41,7 +41,8 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   std::string name() const;
   /// @return 0 for the world; sets added later are numbered from 1, the same on all ranks
   int number() const { return number_; }
-  /// @throws ShutdownError once the Runtime has been destroyed, or some time after the set's removal
+  /// @throws ShutdownError once the Runtime has been destroyed, or some time after the set's
+  ///   removal
   Runtime& runtime() const;
 
   /// Names an operation that has no name.

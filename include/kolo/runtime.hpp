@@ -108,16 +108,16 @@ class Runtime {
   /// @throws MismatchError, on all ranks, if the lists differ
   /// @throws PeerLostError if a rank of the world is lost before all have agreed on the set, or a
   /// member while the set is being made; or if a member does not come within KOLO_LOST_AFTER of
-  /// another loss. A rank that cannot make the set, for want of a thread or memory, is a loss to the
-  /// others
+  /// another loss. A rank that cannot make the set, for want of a thread or memory, is a loss to
+  /// the others
   /// @throws TimeoutError after KOLO_TIMEOUT
   ProcessSet& add_process_set(std::vector<int> ranks);
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
-  /// What it holds is freed: shared memory, a thread, and later the object itself, unless the program
-  /// keeps its shared_from_this(). Collective over the world and blocking.
+  /// What it holds is freed: shared memory, a thread, and later the object itself, unless the
+  /// program keeps its shared_from_this(). Collective over the world and blocking.
   ///
-  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before; and
-  ///         in a function that runs inside an operation of the set
+  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before;
+  ///   and in a function that runs inside an operation of the set
   /// @throws MismatchError, on all ranks, if they name different sets
   void remove_process_set(ProcessSet& set);
   /// Finds a process set by ProcessSet::number.

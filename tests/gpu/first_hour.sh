@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
-# The first script to run on a machine with a GPU where Kolo has never run. Its parts 1 to 5 take ten
-# minutes: what the rest relies on comes first, what may hang has a time limit, and a part that fails
-# does not stop the next. docs/gpu.md says how to read the result.
-#   tests/gpu/first_hour.sh [--rehearse] [--folder build/cuda] [--only 1,3] [--from 4] [--logs FOLDER]
-# --folder: programs that were built elsewhere: FOLDER/tests and FOLDER/examples, and FOLDER/env, which
-#   is sourced first: tests/gpu/bundle.sh makes all three. Without it: build/cuda, see docs/gpu.md.
+# The first script to run on a machine with a GPU where Kolo has never run. Its parts 1 to 5 take
+# ten minutes: what the rest relies on comes first, what may hang has a time limit, and a part that
+# fails does not stop the next. docs/gpu.md says how to read the result.
+#   tests/gpu/first_hour.sh [--rehearse] [--folder build/cuda] [--logs FOLDER]
+#     [--only 1,3] [--from 4]
+# --folder: programs that were built elsewhere: FOLDER/tests and FOLDER/examples, and FOLDER/env,
+#   which is sourced first: tests/gpu/bundle.sh makes all three. Without it: build/cuda, see
+#   docs/gpu.md.
 # --only, --from: these parts; the first part that is tried.
 # --logs: where report.txt and the whole output of each step are written, and packed into logs.tgz;
 #   the folder first_hour in the current one.
 # --rehearse: without a GPU, steps that need one are skipped, which is not a failure.
 #
-# 1 libraries, NCCL with one rank, streams and kernels    60 s    5 kernels, compute-sanitizer    150 s
-# 2 collectives between 1 and 2 processes                 60 s    6 every test, mode and codec
-# 3 training, beside the CPU                             150 s    7 process sets, captures
-# 4 speed of one rank                                    150 s    8 speed of ranks that share the GPU
+# 1 libraries, NCCL with one rank, streams and kernels   60 s
+# 2 collectives between 1 and 2 processes                60 s
+# 3 training, beside the CPU                            150 s
+# 4 speed of one rank                                   150 s
+# 5 kernels, compute-sanitizer                          150 s
+# 6 every test, mode and codec
+# 7 process sets, held operations
+# 8 speed of ranks that share the GPU, and of large tensors
 set -uo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 folder="$root/build/cuda"
@@ -92,7 +98,8 @@ says_no_gpu() {
   [ "$1" -eq 77 ] || { grep -qiE 'no (NVIDIA )?GPU' "$2" && ! grep -q 'FAILED' "$2"; }
 }
 
-# step <seconds> <name> <command>...: its output goes to a log of its own, the end of it to the report
+# step <seconds> <name> <command>...: its output goes to a log of its own, and its end
+# to the report.
 step() {
   local limit="$1" name="$2" log status=0 how begin="$SECONDS" session
   shift 2
@@ -119,8 +126,10 @@ step() {
     passed=$((passed + 1))
   else
     how="FAILED with $status"
-    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then how="FAILED: not ended after $limit s"; fi
-    [ "$status" -ne 125 ] || how="FAILED: the part's time was over"
+    case "$status" in
+      124 | 137) how="FAILED: not ended after $limit s" ;;
+      125) how="FAILED: the part's time was over" ;;
+    esac
     failed=$((failed + 1))
   fi
   say "$(printf '%-64s %s, %d s' "$name" "$how" "$((SECONDS - begin))")"
@@ -231,16 +240,19 @@ fi
 if part 5 150 "Kernels, compute-sanitizer"; then
   lines=40 step 60 "bandwidth of the pack kernel" "$folder/tests/convert_bandwidth"
   with_gpu 120 "compute-sanitizer, kernels" compute-sanitizer --error-exitcode 1 \
-    "$folder/tests/cuda_gpu_test" --gtest_filter='*ConvertsAsTheCpuDoes:*AddsUpVectorsInOrder:*Fills*'
+    "$folder/tests/cuda_gpu_test" \
+    --gtest_filter='*ConvertsAsTheCpuDoes:*AddsUpVectorsInOrder:*Fills*'
   with_gpu 60 "compute-sanitizer, NCCL with one rank" compute-sanitizer --error-exitcode 1 \
-    --report-api-errors no "$folder/tests/nccl_test" --gtest_filter='*CollectivesOfOneRankAreCopies:*AFactorScales*'
+    --report-api-errors no "$folder/tests/nccl_test" \
+    --gtest_filter='*CollectivesOfOneRankAreCopies:*AFactorScales*'
 fi
 
 if part 6 1800 "Every test, mode and codec"; then
   step 300 "thread_gpu_test, up to 8 ranks on one GPU" "$folder/tests/thread_gpu_test"
+  cases='ThreadCommunicatorTest.*/2:AllReduceTest.*/Gpu*Np3:DeviceTest.*/2'
   with_gpu 300 "compute-sanitizer, ranks as threads" compute-sanitizer --error-exitcode 1 \
     --report-api-errors no "$folder/tests/thread_gpu_test" \
-    --gtest_filter='ThreadCommunicatorTest.*/2:AllReduceTest.*/Gpu*Np3:DeviceTest.*/2-*OrderedByStreamsAlone*'
+    --gtest_filter="$cases-*OrderedByStreamsAlone*"
   step 300 "cuda_gpu_test, long cases and codecs" "$folder/tests/cuda_gpu_test" \
     --gtest_filter="$long:*Codec*"
   for ranks in 1 2 4; do

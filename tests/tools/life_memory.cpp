@@ -1,8 +1,8 @@
 // Checks that process sets and Runtimes that have ended leave nothing behind: memory, mappings,
 // descriptors, threads.
 //
-//   mpirun -np 2 life_memory sets [n]        adds, uses and removes n process sets, 10,000 by default
-//   mpirun -np 2 life_memory runtimes [n]    makes, uses and destroys n Runtimes, 1,000 by default
+//   mpirun -np 2 life_memory sets [n]      adds, uses and removes n process sets; 10,000 by default
+//   mpirun -np 2 life_memory runtimes [n]  makes, uses and destroys n Runtimes; 1,000 by default
 //
 // Prints what each rank holds after every tenth. Exit code 1 where the second half added anything,
 // or where shared memory ran out: with a small /dev/shm too, each new set shares memory.

@@ -12,7 +12,8 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 . "$root/cmake/libtorch.sh"
 
 version="${1:-}"
-tests="${2:-torch_test.(np2|alone|uneven)|checkpoint_test|wrapped_optimizer_test|example.(Hello|Wrap|Pretr)}"
+usual="torch_test.(np2|alone|uneven)|checkpoint_test|wrapped_optimizer_test"
+tests="${2:-$usual|example.(Hello|Wrap|Pretr)}"
 if [[ ! "$version" =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
   echo "usage: $0 <version of torch> [<regular expression of tests>]" >&2
   exit 2

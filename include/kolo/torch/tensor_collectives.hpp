@@ -28,9 +28,9 @@
 /// for the GPU. OperationOptions::stream is ignored.
 ///
 /// Autograd: the forms that return new tensors, async ones too, are differentiable if gradients are
-/// enabled at the call and a tensor requires them. Their backward communicates under the operation's name plus
-/// ".gradient", so every rank must run it alike. With losses L on n ranks it computes, as in
-/// Horovod, the gradient of
+/// enabled at the call and a tensor requires them. Their backward communicates under the
+/// operation's name plus ".gradient", so every rank must run it alike. With losses L on n ranks it
+/// computes, as in Horovod, the gradient of
 ///   allreduce       the sum of L, with Sum, Average and scales
 ///   allgather       the mean of L, or the sum (GatherGradient)
 ///   broadcast       the mean of L, on the root; zero elsewhere

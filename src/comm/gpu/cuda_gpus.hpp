@@ -15,14 +15,14 @@ namespace kolo::comm {
 /// `open` returns the same object for an index as long as it has an owner.
 Gpus* cuda_gpus();
 
-/// Identifies the GPU that the rank uses unless its program chooses another: GPU `local_rank` modulo
-/// the number of GPUs. It is the same number in all processes, whatever CUDA_VISIBLE_DEVICES says.
-/// 0 without a GPU.
+/// Identifies the GPU that the rank uses unless its program chooses another: GPU `local_rank`
+/// modulo the number of GPUs. It is the same number in all processes, whatever CUDA_VISIBLE_DEVICES
+/// says; 0 without a GPU.
 std::uint64_t usual_gpu(int local_rank);
 
 /// `usual_gpus` of all ranks: if two use one GPU, which NCCL does not allow within one host, gives
-/// this process its own NCCL_HOSTID unless it has one. Otherwise does nothing: on hosts of their own,
-/// ranks would lose NVLink and shared memory. Call it before any of them connects.
+/// this process its own NCCL_HOSTID unless it has one. Otherwise does nothing: on hosts of their
+/// own, ranks would lose NVLink and shared memory. Call it before any of them connects.
 void let_ranks_share_gpus(std::span<const std::uint64_t> usual_gpus);
 
 /// Calls `end` when the process exits, before CUDA's own handlers if a GPU is used: afterwards no

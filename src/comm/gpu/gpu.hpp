@@ -149,8 +149,8 @@ class Gpus {
 
   /// Connects the GPUs of all ranks of `communicator`, `gpu` on this one, and sets `made`.
   /// Collective; uses the communicator's tag `tag`. Throws BackendError; aborts on this rank if the
-  /// Task is destroyed. Collectives of several communicators start on a GPU in no particular order: the
-  /// caller orders them by events.
+  /// Task is destroyed. Collectives of several communicators start on a GPU in no particular order:
+  /// the caller orders them by events.
   virtual Task connect(Communicator& communicator, int tag, Gpu& gpu,
                        std::unique_ptr<DeviceCommunicator>& made) = 0;
 };

@@ -11,7 +11,8 @@ constexpr int kHeartbeatTag = 0;
 }  // namespace
 
 HeartbeatThread::HeartbeatThread(std::unique_ptr<Communicator> communicator,
-                                 std::vector<int> neighbours, std::chrono::nanoseconds interval)
+                                 const std::vector<int>& neighbours,
+                                 std::chrono::nanoseconds interval)
     : communicator_(std::move(communicator)), interval_(interval) {
   for (const int rank : neighbours) outgoing_[rank];
   thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });

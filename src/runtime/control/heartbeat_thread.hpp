@@ -22,7 +22,7 @@ namespace kolo::runtime {
 class HeartbeatThread {
  public:
   /// `communicator` has no other user. `interval`: between heartbeats.
-  HeartbeatThread(std::unique_ptr<Communicator> communicator, std::vector<int> neighbours,
+  HeartbeatThread(std::unique_ptr<Communicator> communicator, const std::vector<int>& neighbours,
                   std::chrono::nanoseconds interval);
   HeartbeatThread(const HeartbeatThread&) = delete;  // its thread refers to it
   HeartbeatThread& operator=(const HeartbeatThread&) = delete;

@@ -31,7 +31,8 @@ class Heartbeats {
   Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
              TreeHeaderExchange& header_exchange, std::unique_ptr<Communicator> beside = nullptr);
 
-  /// Call it in every progress step. Sends heartbeats that are due. A neighbour that was silent for KOLO_LOST_AFTER is a loss.
+  /// Call it in every progress step. Sends heartbeats that are due. A neighbour that was silent for
+  /// KOLO_LOST_AFTER is a loss.
   std::optional<Loss> check(Clock::time_point now);
 
  private:

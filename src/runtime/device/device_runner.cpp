@@ -183,8 +183,8 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
 }
 
 /// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives
-/// must start in the same order on all GPUs. NCCL_LAUNCH_ORDER_IMPLICIT=1 would give that order, but
-/// NCCL reads it once per process, and then refuses launches that race with another user's.
+/// must start in the same order on all GPUs. NCCL_LAUNCH_ORDER_IMPLICIT=1 would give that order,
+/// but NCCL reads it once per process, and then refuses launches that race with another user's.
 void DeviceRunner::wait_for_other_sets() {
   const std::shared_ptr<CUevent_st> last = order_.last_launched();
   if (last != nullptr) gpu_.get().wait(gpu_.stream(), last.get());

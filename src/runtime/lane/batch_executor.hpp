@@ -69,8 +69,8 @@ class BatchExecutor {
 
   /// Other ranks are likely to ask this one for the order of launches. Any thread.
   bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
-  /// Releases everything, once the set is closed on all ranks and nothing is queued. Afterwards only
-  /// `device_runner` may be used, for operations that have ended.
+  /// Releases everything, once the set is closed on all ranks and nothing is queued. Afterwards
+  /// only `device_runner` may be used, for operations that have ended.
   void release();
   /// A rank is lost: stops all batches. MPI and GPUs may still use their memory.
   void abort(const std::string& reason);

@@ -12,9 +12,9 @@ inline constexpr const char* kLockName = ".lock";
 /// Holds an flock on the file `.lock` of a folder of checkpoints, so that one program saves into it
 /// at a time. The kernel releases the lock when the process ends, however it ends; the file stays.
 ///
-/// Other users may have access to the folder. Whoever can read a file can lock it, so only those who
-/// may write to the folder can read this one; another user's `load` takes no lock. Links are not
-/// followed, and no file is written to but one that holds what Kolo writes.
+/// Other users may have access to the folder. Whoever can read a file can lock it, so only those
+/// who may write to the folder can read this one; another user's `load` takes no lock. Links are
+/// not followed, and no file is written to but one that holds what Kolo writes.
 ///
 /// Without the lock, a program could remove the unfinished checkpoint of another one. A published
 /// checkpoint is complete even then (checkpoint_folder.hpp), so a file system without flock is no

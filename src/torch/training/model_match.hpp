@@ -24,7 +24,8 @@ void log_partial(const Loaded& loaded, const ProcessSet& set);
 
 // Elements of an expanded tensor share memory.
 
-/// Throws InvalidArgument if `values`, for the tensor `name`, differ where its elements share memory.
+/// Throws InvalidArgument if `values`, for the tensor `name`, differ where its elements share
+/// memory.
 void require_alike_where_shared(const std::string& name, const at::Tensor& own,
                                 const at::Tensor& values);
 /// Copies values to a tensor, which may be expanded.

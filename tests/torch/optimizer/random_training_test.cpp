@@ -1,7 +1,7 @@
 // Training loops of 300 random steps end as the same loop in one process over the whole batch, in
-// every shard mode: skipped batches, dropped gradients, passes, counts, frozen layers, moved groups,
-// clipping, rates, resets of state, errors caught, evaluation between. Ranks are threads. A loop depends only
-// on its seed.
+// every shard mode: skipped batches, dropped gradients, passes, counts, frozen layers, moved
+// groups, clipping, rates, resets of state, errors caught, evaluation between. Ranks are threads. A
+// loop depends only on its seed.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
-// Resumes in fresh processes: a job saves every shard mode, precision and optimizer class of a model
-// of odd tensors, and another job, with another number of ranks, loads each in every mode.
+// Resumes in fresh processes: a job saves every shard mode, precision and optimizer class of a
+// model of odd tensors, and another job, with another number of ranks, loads each in every mode.
 //
 //   mpirun -np 2 resume_matrix save <folder>
 //   mpirun -np 3 resume_matrix resume <folder>
