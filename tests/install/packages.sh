@@ -30,7 +30,7 @@ for library in "$folder"/installed/lib/libkolo*.so; do
   # up codecs, cutting pieces. Template instances are weak symbols.
   if nm --dynamic --demangle --defined-only "$library" |
     grep -E '^[0-9a-f]+ [TDBR] kolo::(comm|compression|ops|runtime)::' |
-    grep -vE ' kolo::(runtime::[a-z_]+\(|comm::(page_bytes|JoinedMapping))' |
+    grep -vE ' kolo::(runtime::[a-z_]+(\[abi:cxx11\])?\(|comm::(page_bytes|JoinedMapping))' |
     grep -vE ' kolo::(compression::Registry::(find_codec|format_of)\(|ops::NodePlaces::)'; then
     echo "$library exports internals" >&2
     exit 1

@@ -317,6 +317,10 @@ void ParameterBatches::drop(const std::vector<std::string>& names) const {
   }
 }
 
+void ParameterBatches::end_withholding() {
+  for (const auto& reducer : reducers_) reducer->end_withholding();
+}
+
 void ParameterBatches::clear_gradients() {
   for (const auto& reducer : reducers_) reducer->clear_gradients();
 }

@@ -75,6 +75,7 @@ class ParameterBatches {
   std::vector<std::string> drop_undefined() const;
   void drop(const std::vector<std::string>& names) const;
   void clear_gradients();
+  void end_withholding();
   bool are_sharded() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;

@@ -173,7 +173,8 @@ void TrainingEngine::discard_on_all_ranks() {
   option_sync_.match_members(context_.groups, wrapped_->groups());
   batches_.add_new();
   if (!has_begun) normalization_.restart();
-  if (!has_begun && !is_reduced) return;
+  // A step that has failed leaves stand-ins.
+  if (!has_begun && !is_reduced) return batches_.end_withholding();
   const std::string changed = batches_.changed_since_arrival();
   const bool is_known = phases.current() == StepPhase::Failed;
   if (has_begun) {  // other ranks may have submitted buckets

@@ -81,6 +81,7 @@ void TrainingEngine::follow_one_step() {
       batches_.clip_values(clip_value->max_value);
     } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
       batches_.drop(drop->parameters);
+      comparison_.note_dropped(drop->parameters);
     } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
       gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
     } else if (std::holds_alternative<FindOverflowCommand>(command)) {

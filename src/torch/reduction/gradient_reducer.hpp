@@ -84,6 +84,10 @@ class GradientReducer {
   void for_each_gradient(const GradientVisitor& visit);
   /// Undefines the gradients that are in buckets and shards.
   void clear_gradients();
+  /// Takes the stand-ins for sharded gradients away.
+  void end_withholding() {
+    if (withheld_) withheld_->take_away();
+  }
 
   bool has_arrivals() const { return layout_->arrivals.any(); }  ///< since the last step
   /// Whether the program has undefined gradients that have arrived since the last step, and whether

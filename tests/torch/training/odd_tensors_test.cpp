@@ -82,7 +82,9 @@ struct Parts : torch::nn::Module {
   at::Tensor part(const std::string& name) { return named_parameters()[name]; }
   /// Gradients of all parts: `slope` everywhere.
   void add_gradients(double slope) {
-    for (const at::Tensor& parameter : parameters()) (parameter * slope).sum().backward();
+    at::Tensor loss = torch::zeros({});
+    for (const at::Tensor& parameter : parameters()) loss = loss + (parameter * slope).sum();
+    loss.backward();  // one pass, after which sharded gradients are reduced
   }
 };
 
