@@ -55,8 +55,9 @@ TEST(MpiWorldTest, RanksOfOneMachine_ShareANode) {
 TEST(MpiWorldTest, RanksBoundToOneCore_ShareIt) {
   cpu_set_t before;
   ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  std::size_t first = 0;
+  unsigned long first = 0;  // of rank 0: the launcher may have bound each rank to another one
   while (!CPU_ISSET(first, &before)) ++first;
+  MPI_Bcast(&first, 1, MPI_UNSIGNED_LONG, 0, MPI_COMM_WORLD);
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(first, &one);
