@@ -104,6 +104,7 @@ if(TARGET kolo)
       torch/optimizer/loss_normalization_test.cpp
       torch/optimizer/owned_optimizer_test.cpp
       torch/optimizer/program_gradients_test.cpp
+      torch/optimizer/random_copy_test.cpp
       torch/optimizer/rank_comparison_test.cpp
       torch/optimizer/replica_check_test.cpp
       torch/optimizer/training_grid_test.cpp
