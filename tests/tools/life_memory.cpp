@@ -21,6 +21,7 @@ namespace {
 
 using kolo::test::is_flat;
 using kolo::test::Resources;
+using kolo::test::with_small_table;
 
 void sum(kolo::ProcessSet& set) {
   float value = 1.0F;
@@ -47,7 +48,7 @@ class FirstSum {
 };
 
 bool sets_are_flat(std::int64_t count) {
-  kolo::Runtime runtime;
+  kolo::Runtime runtime(with_small_table());
   std::vector<int> everybody(static_cast<std::size_t>(runtime.size()));
   std::iota(everybody.begin(), everybody.end(), 0);
   FirstSum first;
@@ -60,11 +61,11 @@ bool sets_are_flat(std::int64_t count) {
 
 bool runtimes_are_flat(std::int64_t count, int& rank) {
   {
-    rank = kolo::Runtime().rank();
+    rank = kolo::Runtime(with_small_table()).rank();
   }
   FirstSum first;
   return is_flat("Runtimes", count, rank, [&] {
-    kolo::Runtime runtime;
+    kolo::Runtime runtime(with_small_table());
     first.on(runtime.world());
   });
 }

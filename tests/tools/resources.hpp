@@ -10,6 +10,8 @@
 #include <string>
 #include <unistd.h>
 
+#include "kolo/runtime.hpp"
+
 namespace kolo::test {
 
 /// What this process holds.
@@ -49,6 +51,14 @@ struct Resources {
     return std::distance(Entries(folder), Entries());
   }
 };
+
+/// Settings with a table of known requests that is full at once: what it holds is bounded, and not
+/// what is looked for.
+inline InitOptions with_small_table() {
+  InitOptions options;
+  options.config.table_capacity = 64;
+  return options;
+}
 
 /// Repeats `cycle` and prints every tenth what the process holds. True if the second half has added
 /// nothing: in the first, pages are touched for the first time, and allocators open their arenas.

@@ -26,6 +26,16 @@ if(TARGET kolo)
   kolo_internal_includes(bfloat16_rounding)
   target_link_libraries(bfloat16_rounding PRIVATE kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
+  add_executable(optimizer_memory tools/optimizer_memory.cpp)
+  kolo_configure_target(optimizer_memory)
+  target_include_directories(optimizer_memory PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(optimizer_memory PRIVATE kolo)
+  if(NOT KOLO_SANITIZE)
+    foreach(mode IN ITEMS none optimizer gradients full)
+      kolo_add_mpirun_test(
+        optimizer_memory.${mode} 2 300 $<TARGET_FILE:optimizer_memory> ${mode} 60)
+    endforeach()
+  endif()
   kolo_add_test(wrapped_optimizer_test SOURCES torch/wrapped/wrapped_optimizer_test.cpp
     LIBRARIES kolo)
   kolo_add_mpi_test(power_sgd_test
