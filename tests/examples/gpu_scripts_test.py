@@ -65,8 +65,8 @@ class GpuScripts(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.root = self.folder / "kolo"
-        for source in (*ROOT.glob("cmake/*.sh"), ROOT / "cmake/wheels.txt", ROOT / "examples/run.sh",
-                       ROOT / "examples/bench.sh"):
+        for source in (*ROOT.glob("cmake/*.sh"), ROOT / "cmake/wheels.txt",
+                       ROOT / "examples/run.sh", ROOT / "examples/bench.sh"):
             copy = self.root / source.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, copy)

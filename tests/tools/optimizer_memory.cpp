@@ -1,5 +1,5 @@
-// Checks that DistributedOptimizers that have been destroyed leave nothing behind: memory, mappings,
-// descriptors, threads.
+// Checks that DistributedOptimizers that have been destroyed leave nothing behind: memory,
+// mappings, descriptors, threads.
 //
 //   mpirun -np 2 optimizer_memory none|optimizer|gradients|full [n]    by default 1,000
 //
