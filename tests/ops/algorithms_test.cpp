@@ -43,8 +43,9 @@ INSTANTIATE_TEST_SUITE_P(BuiltIn, AllToAllContract, contract_cases(built_in(Coll
 
 /// Written out, since an algorithm's own word decides how exactly tests compare.
 TEST(RankOrderTest, TheseAlgorithms_SumInRankOrder) {
+  const ops::Registry registry;
   std::set<std::string> ordered;
-  for (const Algorithm& algorithm : ops::Registry().algorithms()) {
+  for (const Algorithm& algorithm : registry.algorithms()) {
     if (!algorithm.rank_ordered) continue;
     ordered.insert(std::string(name_of(algorithm.collective)) + " " + std::string(algorithm.name));
   }
