@@ -24,6 +24,7 @@ if(KOLO_CUDA)
     LIBRARIES CUDA::cudart
     TIMEOUT 600)
   set_property(TEST thread_gpu_test APPEND PROPERTY LABELS gpu)
+  set_property(TEST thread_gpu_test PROPERTY SKIP_RETURN_CODE 77)
   kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test
