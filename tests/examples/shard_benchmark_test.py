@@ -119,7 +119,7 @@ class ShardBenchmark(unittest.TestCase):
         self.assertGreater(report["write_s_median"], 0)
         self.assertAlmostEqual(report["ratio_median"],
                                report["save_s_median"] / report["write_s_median"])
-        self.assertLessEqual(report["growth_mib"], 64)
+        self.assertLessEqual(report["growth_mib"], 8)  # a rank saves 61.6 MiB
 
 
 cases.main()
