@@ -57,11 +57,6 @@ class NeedsGpu final : public testing::Environment {
 [[maybe_unused]] const testing::Environment* const needs_gpu =
     testing::AddGlobalTestEnvironment(new NeedsGpu);
 
-[[maybe_unused]] const bool is_set = [] {
-  on_other_gpus = on_one_gpu;
-  return true;
-}();
-
 }  // namespace
 
 Setting on_one_gpu(Setting setting) {

@@ -24,11 +24,6 @@ void combine_in_kernel(FakeGpuHub& hub, int rank, DType dtype, comm::DeviceReduc
   hub.kernel(rank, stream, std::move(kernel));
 }
 
-[[maybe_unused]] const bool is_set = [] {
-  on_other_gpus = on_one_gpu;
-  return true;
-}();
-
 }  // namespace
 
 Setting on_one_gpu(Setting setting) {

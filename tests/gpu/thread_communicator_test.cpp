@@ -22,6 +22,12 @@ namespace kolo::test::thread_communicator_test {
 
 using Counts = std::vector<std::size_t>;
 
+/// For all tests of the program.
+[[maybe_unused]] const bool is_set = [] {
+  on_other_gpus = on_one_gpu;
+  return true;
+}();
+
 /// One rank, with a stream that the default stream does not wait for.
 class Rank {
  public:

@@ -10,8 +10,7 @@ namespace {
 
 constexpr const char* kAdvice =
     "Take and drop the same steps on all ranks, with the same options. Ranks that have differed "
-    "may "
-    "have trained apart: load() a checkpoint, or broadcast_parameters() and the options.";
+    "may have trained apart: load() a checkpoint, or broadcast_parameters() and the options.";
 
 std::string text_of(StepEnd end) {
   switch (end) {

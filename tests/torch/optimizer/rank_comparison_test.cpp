@@ -84,7 +84,7 @@ TEST_P(RankComparisonTest, GroupsThatDifferAtWrapping_AreAnError) {
       "parameter group of 'b' is 1 on rank 0, and parameter group of 'b' is 0 " + last());
 }
 
-TEST_P(RankComparisonTest, OptionsThatASteppedAppliedDifferently_AreAnErrorBeforeTheNext) {
+TEST_P(RankComparisonTest, OptionsThatAStepAppliedDifferently_AreAnErrorBeforeTheNext) {
   if (size() == 1) GTEST_SKIP() << kAlone;
   Training training;
   train(training, 2);
