@@ -80,13 +80,24 @@ bool GradientBuckets::is_in_place(std::size_t parameter) const {
   return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
 }
 
-at::Tensor GradientBuckets::move_in(std::size_t parameter) {
-  if (is_sparse(parameter) || is_in_place(parameter)) return {};
-  at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  const at::Tensor& view = views_[parameter];
+std::vector<at::Tensor> GradientBuckets::move_in(const std::vector<std::size_t>& parameters) {
+  std::vector<at::Tensor> views;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> replaced;
   const at::NoGradGuard no_grad;
-  view.copy_(gradient.is_sparse() ? gradient.to_dense() : gradient);
-  return std::exchange(gradient, view);
+  for (const std::size_t parameter : parameters) {
+    if (is_sparse(parameter) || is_in_place(parameter)) continue;
+    const at::Tensor& gradient = parameters_[parameter].grad();
+    views.push_back(views_[parameter]);
+    gradients.push_back(gradient.is_sparse() ? gradient.to_dense() : gradient);
+    replaced.push_back(gradient);
+  }
+  if (views.empty()) return {};
+  at::_foreach_copy_(views, gradients);  // on a GPU many in one launch
+  for (const std::size_t parameter : parameters) {
+    if (!is_sparse(parameter)) parameters_[parameter].mutable_grad() = views_[parameter];
+  }
+  return replaced;
 }
 
 void GradientBuckets::widen(std::size_t parameter) {
@@ -103,7 +114,7 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
 std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own,
                                               const WithheldGradients* withheld) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> replaced;
+  std::vector<std::size_t> present;
   const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
   if (!own.is_active) flags[kActive] = 0;
@@ -114,14 +125,13 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFl
     const std::size_t parameter = bucket.members[i].parameter;
     const bool is_withheld = withheld != nullptr && withheld->is_in_place(parameter);
     if (parameters_[parameter].grad().defined() && !is_withheld) {
-      at::Tensor gradient = move_in(parameter);  // unless it is in place already
-      if (!device().is_cpu()) replaced.push_back(std::move(gradient));
+      present.push_back(parameter);
     } else {
       if (!is_sparse(parameter)) views_[parameter].zero_();
       flags[static_cast<std::int64_t>(i)] = 0;
     }
   }
-  return replaced;
+  return move_in(present);
 }
 
 void GradientBuckets::zero_gaps(const Bucket& bucket) {

@@ -66,15 +66,15 @@ class GradientBuckets {
   /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has
   /// any.
   bool is_in_place(std::size_t parameter) const;
-  /// Copies the gradient into its bucket, made dense, and makes the view the gradient. Returns the
-  /// replaced gradient, if any: on a GPU its memory may be reused only after the current stream has
-  /// copied it.
-  at::Tensor move_in(std::size_t parameter);
+  /// Copies the gradients into their buckets, made dense, and makes the views the gradients, but
+  /// for those that are in place already. Returns the replaced gradients: on a GPU their memory may
+  /// be reused only after the current stream has copied it.
+  std::vector<at::Tensor> move_in(const std::vector<std::size_t>& parameters);
   /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
   /// gradients are added to it.
   void widen(std::size_t parameter);
   /// Zeroes missing gradients, moves in all others, and sets the flags. Stand-ins of `withheld`,
-  /// which may be null, are missing gradients. Returns the gradients that were replaced on a GPU.
+  /// which may be null, are missing gradients. Returns the gradients that were replaced.
   std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own,
                                const WithheldGradients* withheld);
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.

@@ -165,7 +165,7 @@ void GradientReducer::rebuild_layout(const std::vector<std::size_t>& order) {
   const BucketPlan parameters = plan(order);
   auto layout = std::make_unique<Layout>(*this, make_buckets(plan_of_gradients(parameters)));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (tensors_[i].grad().defined()) layout->buckets.move_in(i);
+    if (tensors_[i].grad().defined()) layout->buckets.move_in({i});
   }
   layout_ = std::move(layout);  // frees the old buckets before sharding, which needs memory
   if (is_sharded()) shard_parameters(parameters);

@@ -96,8 +96,9 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   if (arrived_) arrived_->record(parameter, tensors_[parameter].grad().is_sparse());
   step.start_clock();
   const std::size_t bucket = layout_->arrivals.bucket_of(parameter);
-  // Now, while it is in the cache.
-  if (layout_->pipeline->is_writable(bucket)) layout_->buckets.move_in(parameter);
+  // On the CPU now, while it is in the cache; on a GPU with its whole bucket, in few launches.
+  const bool is_cached = layout_->buckets.device().is_cpu();
+  if (is_cached && layout_->pipeline->is_writable(bucket)) layout_->buckets.move_in({parameter});
   layout_->reductions.note_stream(bucket);
   watch_.remember(parameter);
   if (!layout_->arrivals.add(parameter)) return;

@@ -40,8 +40,6 @@ class SharedSlotsPipeline final : public BucketPipeline {
 };
 
 bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
-  // On a GPU early copies gain nothing from caches, and backward()'s stream would wait.
-  if (!reductions_.buckets().device().is_cpu()) return false;
   if (rounds_ > 1 || bucket < next_ || bucket >= next_ + slots_) return false;
   if (bucket < slots_) return true;
   const std::size_t previous = bucket - slots_;
