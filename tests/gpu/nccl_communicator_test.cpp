@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include "comm/gpu/cuda_handles.hpp"
-#include "comm/gpu/nccl_registration.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
 #include "gpu/device_copy.hpp"
@@ -210,22 +209,6 @@ TEST_F(NcclCommunicatorTest, GroupThatFailsIsClosed) {
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // no group is open
 }
 
-TEST_F(NcclCommunicatorTest, RegisteredMemoryIsUsedAsAnyOther) {
-  DeviceFloats memory(257);
-  memory.set(ramp(257, 0.5F));
-  void* const registration =
-      communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
-  communicator_->all_reduce(memory.data(), memory.data(), 257, DType::Float32, {ReduceOp::Sum},
-                            stream_.get());
-  finish();
-  EXPECT_EQ(memory.get(), ramp(257, 0.5F));
-  communicator_->deregister(registration);
-  EXPECT_TRUE(communicator_->ready());
-  communicator_->register_memory(reinterpret_cast<std::byte*>(memory.data()), 257 * 4);
-  communicator_->abort("on purpose");  // with registered memory
-  communicator_->deregister(registration);
-}
-
 TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
   communicator_->abort("rank 3 died");
   communicator_->abort("another reason");
@@ -268,16 +251,6 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
   }
   EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
   EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
-}
-
-/// NCCL's rejection of the missing communicator shows that it was called.
-TEST(NcclRegistrationTest, FunctionsAreFoundAtRunTime) {
-  int version = 0;
-  KOLO_NCCL_TRY(ncclGetVersion(&version));
-  if (version < NCCL_VERSION(2, 19, 0)) GTEST_SKIP() << "NCCL " << version << " has none";
-  float memory = 0.0F;
-  EXPECT_EQ(register_with_nccl(nullptr, &memory, sizeof(memory)), nullptr);
-  EXPECT_THROW(deregister_with_nccl(nullptr, &memory), BackendError);
 }
 
 /// Also after an error: an open group would swallow all later calls.

@@ -67,17 +67,6 @@ class DeviceCommunicator {
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  /// Tells the underlying library that operations will use `memory` repeatedly: it may then let
-  /// other GPUs and the network access it without a copy. Local to this rank; but either all ranks
-  /// of a call pass registered memory or none does, and where elements are only moved, input and
-  /// output are registered alike. Otherwise NCCL's behaviour is undefined: see "User Buffer
-  /// Registration" in its guide, and for ncclSend its enqueue.cc.
-  /// @return null if the library does not support this
-  virtual void* register_memory(std::byte* memory, std::size_t bytes) = 0;
-  /// Before the memory is freed and the communicator ends, once no operation uses the memory. An
-  /// abort ends all registrations; afterwards this does nothing.
-  virtual void deregister(void* registration) noexcept = 0;
-
   /// Aborts operations in progress on this rank. From then on every call throws BackendError with
   /// the first reason. May block as long as a GPU or a peer does not respond: call it on a separate
   /// thread.

@@ -13,7 +13,6 @@
 #include "base/log.hpp"
 #include "comm/gpu/cuda_device_guard.hpp"
 #include "comm/gpu/nccl_invitation.hpp"
-#include "comm/gpu/nccl_registration.hpp"
 #include "comm/gpu/nccl_types.hpp"
 #include "kolo/error.hpp"
 
@@ -234,22 +233,6 @@ void NcclCommunicator::begin_group() {
 void NcclCommunicator::end_group() {
   const std::unique_ptr<NcclGroup> group = std::move(group_);
   launch([&](ncclComm_t) { group->end(); });
-}
-
-void* NcclCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
-  require_alive();
-  const CudaDeviceGuard guard(device_);
-  return register_with_nccl(communicator_.get(), memory, bytes);
-}
-
-void NcclCommunicator::deregister(void* registration) noexcept {
-  if (!reason_.empty() || registration == nullptr) return;  // an abort ends all registrations
-  try {
-    const CudaDeviceGuard guard(device_);
-    deregister_with_nccl(communicator_.get(), registration);
-  } catch (const std::exception& error) {
-    log_device_error(error.what());
-  }
 }
 
 void NcclCommunicator::abort(const std::string& reason) noexcept {

@@ -48,8 +48,6 @@ class NcclCommunicator final : public DeviceCommunicator {
                   std::span<const std::size_t> received, DType dtype, DeviceStream stream) override;
   void begin_group() override;
   void end_group() override;
-  void* register_memory(std::byte* memory, std::size_t bytes) override;
-  void deregister(void* registration) noexcept override;
   void abort(const std::string& reason) noexcept override;
 
  private:

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "runtime/api/submit.hpp"
-#include "runtime/data/buffer_keeper.hpp"
 
 namespace kolo {
 namespace {
@@ -48,11 +47,8 @@ SharedBuffer::SharedBuffer(std::string name, const TensorView& memory, std::shar
       identity_(name_),
       size_bytes_(memory.size_bytes()),
       data_(static_cast<std::byte*>(memory.data)),
-      device_(memory.device) {
-  if (owner.use_count() == 0) return;  // by count, since an owner may point to nothing
-  void* const address = owner.get();
-  owner_ = {address, runtime::BufferKeeper{std::move(owner)}};
-}
+      device_(memory.device),
+      owner_(std::move(owner)) {}
 
 std::vector<std::byte*> SharedBuffer::peers(const ProcessSet& set) const {
   return set.lane() == lane_.lock() ? peers_ : std::vector<std::byte*>{};

@@ -33,9 +33,7 @@ class BufferRange {
   /// This rank's memory.
   const TensorView& view() const { return view_; }
   std::string place() const { return buffer_.identity() + " + " + std::to_string(offset_); }
-  runtime::BufferMemory whole() const {
-    return {buffer_.data(), buffer_.size_bytes(), buffer_.owner()};
-  }
+  const std::shared_ptr<void>& owner() const { return buffer_.owner(); }
 
   /// Addresses on all ranks; empty for private memory.
   std::vector<std::byte*> peers(const ProcessSet& set) const {
@@ -83,7 +81,7 @@ Submission placed(Submission submission, const BufferRange& range) {
   operation.request.fusible = false;  // fusing would copy it
   operation.request.placement = range.place();
   operation.tensors.front().peer_buffers = range.peers(submission.set);
-  operation.buffers.push_back(range.whole());
+  operation.buffers.push_back(range.owner());
   return submission;
 }
 
@@ -147,7 +145,7 @@ Submission make_alltoall(const BufferRange& input, const BufferRange& output,
   runtime::check_overlap(operation, std::array{runtime::used_memory(
                                         operation, {input.view(), output.view()}, submission.set)});
   operation.request.placement += " to " + output.place();
-  operation.buffers.push_back(output.whole());
+  operation.buffers.push_back(output.owner());
   return submission;
 }
 

@@ -31,13 +31,6 @@ struct TensorMemory {
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
-/// The whole memory of a SharedBuffer, which the program's operations use repeatedly.
-struct BufferMemory {
-  std::byte* data = nullptr;
-  std::size_t size_bytes = 0;
-  std::shared_ptr<void> owner;
-};
-
 /// Orders an operation on a GPU with the program's own work there.
 struct DeviceOrder {
   int gpu = 0;  ///< of its tensors
@@ -74,8 +67,8 @@ struct Operation {
   int process_set_number = 0;                   ///< add process set
   int last_joined = 0;                          ///< join: the world rank that joined last
 
-  std::vector<BufferMemory> buffers;  ///< that contain its tensor
-  std::shared_ptr<void> keep_alive;   ///< owns all other memory above that needs an owner
+  std::vector<std::shared_ptr<void>> buffers;  ///< owners of those that contain its tensor
+  std::shared_ptr<void> keep_alive;            ///< of all other memory above that needs an owner
 
   std::atomic<bool> is_awaited{false};  ///< the lane knows that a caller waits for it
   Clock::time_point started{};          ///< when its data began to move

@@ -7,7 +7,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
@@ -19,24 +18,20 @@ namespace kolo::runtime {
 /// respond.
 class CommunicatorAbort {
  public:
-  /// Call it once. Releases `buffers` after the abort; leaks them if the abort takes too long.
-  void begin(std::shared_ptr<comm::DeviceCommunicator> communicator, const std::string& reason,
-             std::vector<std::shared_ptr<void>> buffers) noexcept {
+  /// Call it once.
+  void begin(std::shared_ptr<comm::DeviceCommunicator> communicator,
+             const std::string& reason) noexcept {
     begun_at_ = Clock::now();
     *has_ended_ = false;
     try {
-      std::thread([communicator, reason, buffers, has_ended = has_ended_,
-                   late = begun_at_ + kLongest]() mutable {
+      std::thread([communicator, reason, has_ended = has_ended_] {
         communicator->abort(reason);
-        // The process may be ending, and what their deleters need may be gone.
-        if (Clock::now() >= late) leak_intentionally(std::exchange(buffers, {}));
-        buffers.clear();  // operations in progress have owners of their own
         *has_ended = true;
       }).detach();
     } catch (const std::exception& error) {
       *has_ended_ = true;
       KOLO_LOG(Error) << "abort on the GPU: " << error.what();
-      leak_intentionally(std::pair(std::move(communicator), std::move(buffers)));
+      leak_intentionally(std::move(communicator));
     }
   }
   /// Whether the abort is in progress and worth waiting for.

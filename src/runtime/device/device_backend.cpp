@@ -40,39 +40,11 @@ class RealItems {
   std::vector<ReductionItem> parts_;
 };
 
-/// The memory that a move reads on a rank. A broadcast reads it only on the root.
-std::span<const std::byte> input_of(Collective collective, const CollectiveCall& call,
-                                    std::size_t rank) {
-  const std::size_t element = size_of(call.dtype);
-  switch (collective) {
-    case Collective::AllGather: return {call.input, call.counts[rank] * element};
-    case Collective::Broadcast: return {call.output, call.count * element};
-    default: return {call.input, sum_of(call.send_counts) * element};
-  }
-}
-
-std::span<std::byte> output_of(Collective collective, const CollectiveCall& call) {
-  const std::size_t element = size_of(call.dtype);
-  switch (collective) {
-    case Collective::AllGather: return {call.output, sum_of(call.counts) * element};
-    case Collective::Broadcast: return {call.output, call.count * element};
-    default: return {call.output, sum_of(call.receive_counts) * element};
-  }
-}
-
 }  // namespace
-
-Task DeviceBackend::agree_on_registration() {
-  const std::vector<std::size_t> own{staging_.try_to_register() ? 1U : 0U};
-  std::vector<std::size_t> all;
-  co_await gather_numbers(path_, own, all);
-  staging_.set_registered(std::ranges::count(all, 0U) == 0);
-}
 
 DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const ReductionItem> items,
                                   JoinedRanks joined) const {
-  const auto [type, memory] = items.front();
-  const DType dtype = type->dtype;
+  const DType dtype = items.front().type->dtype;
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
   DevicePlan plan =
       plan_on_device(request, {.dtype = real_type(dtype),
@@ -84,10 +56,6 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
-  // A direct exchange receives in staging memory, which is registered: so must its input be.
-  plan.is_staged |=
-      plan.is_direct && staging_.is_registered() &&
-      !(request.is_on_buffers() && buffers_.have({memory->input, type->size_bytes()}));
   return plan;
 }
 
@@ -152,30 +120,21 @@ Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
 Task DeviceBackend::reduce_in_place(std::span<const InPlace> reductions) {
   if (reductions.empty()) co_return;
   comm::DeviceCommunicator& communicator = device_.communicator;
-  std::vector<RegisteredBuffers::Places> places;
-  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
-    const std::size_t count = counts.empty() ? kept : sum_of(counts);
-    places.push_back(
-        buffers_.places_for({input, count * size_of(dtype)}, {output, kept * size_of(dtype)}));
-  }
   comm::DeviceGroup group(communicator);
-  for (std::size_t i = 0; i < reductions.size(); ++i) {
-    const auto& [plan, dtype, input, output, counts, kept] = reductions[i];
-    const auto [from, to] = places[i];
+  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
     if (counts.empty()) {
       device_.traffic.add_round(2 * kept * size_of(dtype));
-      communicator.all_reduce(from, to, kept, dtype, plan.reduction, device_.stream);
+      communicator.all_reduce(input, output, kept, dtype, plan.reduction, device_.stream);
     } else {
       device_.traffic.add_round(sum_of(counts) * size_of(dtype));
-      communicator.reduce_scatter(from, to, counts, dtype, plan.reduction, device_.stream);
+      communicator.reduce_scatter(input, output, counts, dtype, plan.reduction, device_.stream);
     }
   }
   group.end();
   co_await communicator;
-  for (std::size_t i = 0; i < reductions.size(); ++i) {
-    const auto& [plan, dtype, input, output, counts, kept] = reductions[i];
-    if (!plan.changes(dtype) && places[i].output == output) continue;
-    const comm::DeviceRun run{places[i].output, output, kept};
+  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
+    if (!plan.changes(dtype)) continue;
+    const comm::DeviceRun run{output, output, kept};
     device_.gpu.convert({&run, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
   }
 }
@@ -231,23 +190,10 @@ Task DeviceBackend::reduce_scatter_staged(const DevicePlan& plan, ReductionItem 
 
 Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {
   if (moves.empty()) co_return;
-  const auto rank = static_cast<std::size_t>(path_.communicator->rank());
-  std::vector<Move> placed(moves.begin(), moves.end());
-  for (auto& [call, bytes] : placed) {
-    const auto [from, to] =
-        buffers_.places_for(input_of(collective, call, rank), output_of(collective, call));
-    call.input = from;
-    call.output = to;
-  }
   comm::DeviceGroup group(device_.communicator);
-  for (const auto& [call, bytes] : placed) launch_move(collective, call, bytes);
+  for (const auto& [call, bytes] : moves) launch_move(collective, call, bytes);
   group.end();
   co_await device_.communicator;
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    std::byte* const output = moves[i].call.output;
-    const CollectiveCall& call = placed[i].call;
-    if (call.output != output) copy(device_, output_of(collective, call), output);
-  }
 }
 
 void DeviceBackend::launch_move(Collective collective, const CollectiveCall& call,

@@ -16,7 +16,6 @@
 #include "runtime/device/device_plan.hpp"
 #include "runtime/device/device_staging.hpp"
 #include "runtime/device/event_pool.hpp"
-#include "runtime/device/registered_buffers.hpp"
 
 namespace kolo::runtime {
 
@@ -25,18 +24,12 @@ namespace kolo::runtime {
 /// memory, with scaling in the same pass. All others run in place, in one group of the
 /// communicator, as do tensors that are only moved. The communicator is ready when a Task begins
 /// and when it ends.
-///
-/// In an operation on SharedBuffers, either all ranks pass registered memory or none does: the
-/// buffers, or staging memory where a rank has something else. Staging memory is registered on all
-/// ranks or on none. Other operations pass the program's memory or staging memory.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
   DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
                 comm::DeviceStream stream, RingTraffic& traffic)
-      : path_(path),
-        staging_(gpu, communicator),
-        device_{gpu, communicator, stream, traffic, staging_} {}
+      : path_(path), staging_(gpu), device_{gpu, communicator, stream, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
@@ -48,16 +41,9 @@ class DeviceBackend final : public Backend {
   Task move(Collective collective, std::span<const Move> moves) override;
   void await_allocation(const Operation& operation) override;
 
-  /// Finds out whether memory can be registered on all ranks. Collective; call it first.
-  Task agree_on_registration();
-  /// Call it before a batch: registers the buffers that the batch uses.
-  void prepare(const Operations& batch) { buffers_.prepare(batch); }
   /// Call it after a batch: returns owners of outgrown memory, to be kept until what was launched
   /// so far has completed.
   std::vector<std::shared_ptr<void>> take_outgrown() { return staging_.take_outgrown(); }
-  /// See RegisteredBuffers. Call them while nothing is being launched.
-  std::vector<std::shared_ptr<void>> take_unused() { return buffers_.take_unused(); }
-  std::vector<std::shared_ptr<void>> take_all() { return buffers_.take_all(); }
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
@@ -85,7 +71,6 @@ class DeviceBackend final : public Backend {
   const DataPath& path_;
   DeviceStaging staging_;
   const DevicePath device_;
-  RegisteredBuffers buffers_{device_};
   DeviceExchange exchange_{device_};
   CodedExchange coded_exchange_{device_};
   EventPool events_{&comm::Gpu::make_event};

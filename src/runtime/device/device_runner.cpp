@@ -108,7 +108,6 @@ Task DeviceRunner::connect(const Request& first) {
   if (!path_.config.share_gpu) co_await require_own_gpus(first);
   co_await gpus_.connect(*path_.communicator, kConnectTag, gpu_.get(), communicator_);
   backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), traffic_);
-  co_await backend_->agree_on_registration();
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
@@ -169,7 +168,6 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(gpu);
   gpu.record(began.get(), stream);
-  backend_->prepare(batch);
   co_await dispatch(path_, *backend_, batch, absent, rows);
   const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
   gpu.record(done.get(), stream);
@@ -179,7 +177,6 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const auto give_up_at = give_up_time(batch);
   launched_.add(
       gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
-  release_unused();
 }
 
 /// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives
@@ -212,10 +209,6 @@ void DeviceRunner::check_launched() {
                      "says more.");
 }
 
-void DeviceRunner::release_unused() {
-  if (backend_) launched_.release(gpu_.get(), backend_->take_unused());
-}
-
 /// KOLO_LOST_AFTER after the latest of their deadlines.
 Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch) const {
   using TimePoint = Operation::Clock::time_point;
@@ -238,8 +231,7 @@ void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   launched_.abandon();
   if (communicator_ == nullptr) return;
-  abort_.begin(std::move(communicator_), reason,
-               backend_ ? backend_->take_all() : std::vector<std::shared_ptr<void>>{});
+  abort_.begin(std::move(communicator_), reason);
 }
 
 }  // namespace kolo::runtime

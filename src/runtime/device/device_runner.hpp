@@ -57,9 +57,6 @@ class DeviceRunner {
   /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
   /// deadline
   void check_launched();
-  /// Releases SharedBuffers that the program no longer uses. Call it while no batch is being
-  /// launched.
-  void release_unused();
   /// Whether the GPU has finished everything that was launched.
   bool is_idle() { return launched_.empty(); }
   /// Closes the connection and releases the GPU's resources. Call it once nothing is being launched

@@ -14,16 +14,6 @@ namespace {
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(1);
 
-/// Releases owners without holding the lock: they may run deleters of the program.
-template <class Owners>
-void release_without(std::unique_lock<std::mutex>& lock, Owners owners) {
-  lock.unlock();
-  {
-    const Owners released = std::move(owners);
-  }
-  lock.lock();
-}
-
 /// What a query of the GPU has found.
 struct QueryResult {
   std::optional<double> seconds;  // that the batch took, if it has ended
@@ -46,19 +36,6 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
     const std::lock_guard lock(lock_);
     batches_.push_back(std::move(batch));
   }
-  start(gpu);
-}
-
-void LaunchedBatches::release(comm::Gpu& gpu, std::vector<std::shared_ptr<void>> owners) {
-  if (owners.empty()) return;
-  {
-    const std::lock_guard lock(lock_);
-    std::ranges::move(owners, std::back_inserter(unused_));
-  }
-  start(gpu);
-}
-
-void LaunchedBatches::start(comm::Gpu& gpu) {
   if (!thread_.joinable()) thread_ = std::thread([this, &gpu] { release_ended(gpu); });
   changed_.notify_one();
 }
@@ -102,10 +79,6 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
   std::chrono::microseconds pause = kShortestPause;
   std::unique_lock lock(lock_);
   while (true) {
-    if (!unused_.empty()) {
-      release_without(lock, std::exchange(unused_, {}));
-      continue;
-    }
     if (is_stopping_) return;
     if (batches_.empty()) {
       changed_.wait(lock);
@@ -126,9 +99,11 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     pause = kShortestPause;
     seconds_ += *found.seconds;
-    Batch ended = std::move(batches_.front());
+    std::optional<Batch> ended = std::move(batches_.front());
     batches_.pop_front();
-    release_without(lock, std::move(ended));
+    lock.unlock();
+    ended.reset();  // without the lock: owners may run deleters of the program
+    lock.lock();
   }
 }
 

@@ -37,9 +37,6 @@ class LaunchedBatches {
 
   /// All batches are on one GPU and one stream, added in the order of their launch.
   void add(comm::Gpu& gpu, Batch batch);
-  /// Releases owners of memory that no batch uses, soon and on its own thread: their deleters are
-  /// the program's, and may wait for the GPU.
-  void release(comm::Gpu& gpu, std::vector<std::shared_ptr<void>> owners);
   /// Whether the GPU has finished all batches. Throws the error of a failed query.
   bool empty();
   /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
@@ -53,18 +50,16 @@ class LaunchedBatches {
   void abandon();
 
  private:
-  void start(comm::Gpu& gpu);
   void stop();
   void release_ended(comm::Gpu& gpu);
 
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<Batch> batches_;
-  std::vector<std::shared_ptr<void>> unused_;
   double seconds_ = 0.0;
   std::exception_ptr error_;
   bool is_stopping_ = false;
-  std::thread thread_;  // from the first call of add() or release() on
+  std::thread thread_;  // from the first call of add() on
 };
 
 }  // namespace kolo::runtime

@@ -68,7 +68,6 @@ void BatchExecutor::progress_gpu() {
   if (device_runner_ == nullptr) return;
   launch_order_->serve();
   device_runner_->check_launched();
-  if (on_gpu_.empty()) device_runner_->release_unused();
 }
 
 bool BatchExecutor::is_idle() {

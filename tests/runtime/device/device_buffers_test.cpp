@@ -1,6 +1,4 @@
-// Operations on SharedBuffers of GPUs if one rank's buffer is not registered with NCCL: because
-// NCCL refused it, or because the rank has joined. The fake GPUs report calls that mix registered
-// and unregistered memory.
+// Operations on SharedBuffers of GPUs, also if ranks have joined, which have no buffer.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -31,13 +29,12 @@ float value_of(int rank, std::size_t i) {
 /// A SharedBuffer whose element i is initially value_of(rank, i).
 class Buffer {
  public:
-  Buffer(GpuProgram& program, const std::string& name, int rank, bool is_refused)
+  Buffer(GpuProgram& program, const std::string& name, int rank)
       : program_(program),
         memory_(program.allocate(kFloats)),
         buffer_(name, program.view(memory_, kFloats), memory_) {
     for (std::size_t i = 0; i < kFloats; ++i) expected_.push_back(value_of(rank, i));
     program.write(memory_, expected_);
-    if (is_refused) program.refuse_registration(memory_);
   }
 
   const SharedBuffer& buffer() const { return buffer_; }
@@ -77,9 +74,8 @@ struct Operations {
   GpuProgram& program;
   Runtime& runtime;
   int active;
-  bool is_refused = false;  // this rank's buffers are not registered
 
-  Buffer make(const std::string& name) const { return {program, name, runtime.rank(), is_refused}; }
+  Buffer make(const std::string& name) const { return {program, name, runtime.rank()}; }
   int size() const { return runtime.size(); }
   AllreduceOptions sum_named(const std::string& name) const {
     return {.op = ReduceOp::Sum, .name = name, .stream = program.stream()};
@@ -230,15 +226,6 @@ TEST_P(DeviceBuffersTest, AllKinds) {
   run([&](Runtime& runtime, GpuProgram& program) {
     Operations{program, runtime, size()}.run_all();
   });
-}
-
-TEST_P(DeviceBuffersTest, AllKindsWhereNcclRefusesThemOnOneRank) {
-  KOLO_SKIP_ON_OTHER_GPUS();
-  for (const int rank : {0, size() - 1}) {
-    run([&](Runtime& runtime, GpuProgram& program) {
-      Operations{program, runtime, size(), runtime.rank() == rank}.run_all();
-    });
-  }
 }
 
 TEST_P(DeviceBuffersTest, AllKindsWithoutRanksThatHaveJoined) {

@@ -53,10 +53,6 @@ class GpuProgram {
     place_->download_on(stream(), memory.get(), std::as_writable_bytes(std::span(values)));
     return values;
   }
-  /// This memory cannot be registered with NCCL.
-  void refuse_registration(const std::shared_ptr<std::byte>& memory) {
-    hub_->refuse_registration(memory.get());
-  }
   void synchronize() { place_->download_on(stream(), nullptr, {}); }
 
  private:

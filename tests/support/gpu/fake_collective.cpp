@@ -218,26 +218,6 @@ std::string find_disagreement(std::span<const FakeCall> calls) {
   return {};
 }
 
-std::string find_mixed_registration(std::span<const FakeCall> calls) {
-  if (calls.size() == 1) return {};
-  std::optional<bool> input;
-  std::optional<bool> output;
-  const auto differs = [](std::optional<bool>& first, std::optional<bool> other) {
-    if (!first) first = other;
-    return other && *other != *first;
-  };
-  for (std::size_t member = 0; member < calls.size(); ++member) {
-    const FakeCall& call = calls[member];
-    const bool input_differs = differs(input, call.has_registered_input);
-    const bool output_differs =
-        differs(is_reduction(call) ? output : input, call.has_registered_output);
-    if (!input_differs && !output_differs) continue;
-    return "registered: '" + describe(call) + "' on member " + std::to_string(member) +
-           " mixes registered memory with memory that is not";
-  }
-  return {};
-}
-
 void carry_out(std::span<const FakeCall> calls) {
   const std::size_t ranks = calls.size();
   const DType dtype = calls.front().dtype;

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,9 +23,6 @@ struct FakeCall {
   DType dtype;
   comm::DeviceReduction reduction{};
   int root = 0;
-  /// Whether the memory was registered with the communicator at launch; empty for no memory.
-  std::optional<bool> has_registered_input{};
-  std::optional<bool> has_registered_output{};
 };
 
 /// The memory of a call; a range that it does not use is empty.
@@ -61,11 +57,6 @@ std::string find_conflict(std::span<const FakeCall> calls, int rank);
 
 /// An error text if the calls of two ranks differ; empty if all match.
 std::string find_disagreement(std::span<const FakeCall> calls);
-
-/// An error text if the ranks' calls mix registered and unregistered memory; otherwise empty.
-/// Either all inputs are registered or none is, and likewise outputs. If elements are only moved,
-/// inputs and outputs must also agree with each other.
-std::string find_mixed_registration(std::span<const FakeCall> calls);
 
 /// Executes the ranks' matching calls.
 void carry_out(std::span<const FakeCall> calls);

@@ -40,7 +40,6 @@ FakeDeviceCommunicator::~FakeDeviceCommunicator() {
     }
     std::this_thread::yield();
   }
-  hub_->check_deregistered(group_, member_);
 }
 
 bool FakeDeviceCommunicator::ready() {
@@ -158,18 +157,6 @@ void FakeDeviceCommunicator::end_group() {
   hub_->end_collecting(rank_, group.stream);
   require_alive();
   launch_all(std::move(group));
-}
-
-void* FakeDeviceCommunicator::register_memory(std::byte* memory, std::size_t bytes) {
-  require_alive();
-  if (in_flight_ || open_group_) hub_->report("not ready: memory was registered");
-  return hub_->register_memory(group_, member_, rank_, {memory, bytes});
-}
-
-void FakeDeviceCommunicator::deregister(void* registration) noexcept {
-  if (reason_ || registration == nullptr) return;
-  if (in_flight_ || open_group_) hub_->report("not ready: memory was deregistered");
-  hub_->deregister(group_, member_, registration);
 }
 
 }  // namespace kolo::test

@@ -41,8 +41,6 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
 
   void begin_group() override;
   void end_group() override;
-  void* register_memory(std::byte* memory, std::size_t bytes) override;
-  void deregister(void* registration) noexcept override;
 
   void abort(const std::string& reason) noexcept override;
 

@@ -37,7 +37,6 @@ void FakeGpuHub::free(int rank, std::byte* memory) {
   streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order(),
                         streams_.answers(rank));
   resources_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
-  check_not_registered(memory);
   memory_.poison(memory);
 }
 
@@ -64,7 +63,6 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
                  [this, block = memory_.block_at(memory), order = streams_.next_order(),
                   answers = streams_.answers(rank), memory](FakeStreams::Timeline timeline) {
                    streams_.graph().free(timeline, block, order, answers);
-                   check_not_registered(memory);
                    memory_.poison(memory);
                    return true;
                  });
@@ -260,7 +258,6 @@ bool FakeGpuHub::has_pending(std::size_t group, int member) {
 void FakeGpuHub::drop(std::size_t group, int member) {
   const std::lock_guard guard(lock_);
   groups_.drop(group, member);
-  registrations_.drop(group, member);
 }
 
 bool FakeGpuHub::check_memory(int rank, const MemoryOperation& operation) {

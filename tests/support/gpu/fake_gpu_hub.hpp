@@ -14,7 +14,6 @@
 #include "comm/gpu/gpu.hpp"
 #include "support/gpu/fake_device_memory.hpp"
 #include "support/gpu/fake_groups.hpp"
-#include "support/gpu/fake_registrations.hpp"
 #include "support/gpu/fake_streams.hpp"
 #include "support/gpu/happens_before.hpp"
 
@@ -78,8 +77,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   Resources resources(int rank);
   /// The number of a rank's collective launches; a group counts as one.
   int launches(int rank);
-  /// Registrations of a rank's memory with communicators.
-  FakeRegistrations::Count registrations(int rank);
   /// The number of a rank's allocations.
   int allocations(int rank);
   /// Enqueues `kernel` on a stream. It runs during a poll, at the latest in `synchronize`.
@@ -106,9 +103,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// never runs.
   void fail_collective(int rank, std::size_t nth, std::string reason);
   void lose_collective(int rank, std::size_t nth);
-  /// From now on communicators refuse to register any memory of a rank, or memory at this address.
-  void refuse_registrations(int rank);
-  void refuse_registration(const std::byte* memory);
 
   /// Blocks a rank's event queries, or its aborts, until unblock(), for at most half a minute: as
   /// if another thread were blocked in CUDA, or a peer did not answer.
@@ -127,9 +121,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// Until the group of calls ends, nothing else may be enqueued on the stream.
   void collect(int rank, comm::DeviceStream stream);
   void end_collecting(int rank, comm::DeviceStream stream);
-  void* register_memory(std::size_t group, int member, int rank, ByteRange memory);
-  void deregister(std::size_t group, int member, void* registration);
-  void check_deregistered(std::size_t group, int member);
   bool has_pending(std::size_t group, int member);
   void drop(std::size_t group, int member);
   void leave(int rank);
@@ -140,7 +131,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
  private:
   void free(int rank, std::byte* memory);
-  void check_not_registered(const std::byte* memory);
   /// Runs streams until `has_finished` is true, which is called under the lock. `stream` is only
   /// for the text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& has_finished);
@@ -160,7 +150,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // with their ranks
   int live_marks_ = 0;
-  FakeRegistrations registrations_;
   std::vector<int> launches_;                                // by rank
   std::vector<int> allocations_;                             // by rank
   std::vector<Resources> resources_;                         // by rank

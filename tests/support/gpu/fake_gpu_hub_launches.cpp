@@ -1,4 +1,4 @@
-// Groups of collectives, and memory registered with communicators.
+// Groups of collectives.
 #include <string>
 #include <utility>
 
@@ -24,9 +24,6 @@ void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch laun
       streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
       is_valid = false;
     }
-    const auto [input, output] = memory_of(call, member);
-    call.has_registered_input = registrations_.covers(group, member, input);
-    call.has_registered_output = registrations_.covers(group, member, output);
     groups_.put(group, member, std::move(call), launch.stream, is_valid);
   }
 }
@@ -46,38 +43,6 @@ void FakeGpuHub::check_not_collecting(int rank, comm::DeviceStream stream,
   if (!collecting_.contains({rank, stream})) return;
   streams_.graph().report("group: '" + operation + "' on rank " + std::to_string(rank) +
                           " comes before the operations of a group that was begun earlier");
-}
-
-FakeRegistrations::Count FakeGpuHub::registrations(int rank) {
-  const std::lock_guard lock(lock_);
-  return registrations_.count(rank);
-}
-
-void* FakeGpuHub::register_memory(std::size_t group, int member, int rank, ByteRange memory) {
-  const std::lock_guard lock(lock_);
-  check_memory(rank, {.name = "register", .reads = {memory}});
-  return registrations_.add({group, member, rank, memory});
-}
-
-void FakeGpuHub::deregister(std::size_t group, int member, void* registration) {
-  const std::lock_guard lock(lock_);
-  streams_.run_some();
-  const ByteRange memory = registrations_.remove(group, member, registration);
-  if (memory.empty()) streams_.graph().report("registered: memory that is not was deregistered");
-  if (groups_.is_in_use(group, member, memory)) {
-    streams_.graph().report("registered: memory was deregistered that an operation uses");
-  }
-}
-
-void FakeGpuHub::check_deregistered(std::size_t group, int member) {
-  const std::lock_guard lock(lock_);
-  if (!registrations_.has_some(group, member)) return;
-  streams_.graph().report("registered: a communicator ended whose memory still is");
-}
-
-void FakeGpuHub::check_not_registered(const std::byte* memory) {
-  if (!registrations_.is_known(memory_.block_at(memory))) return;
-  streams_.graph().report("registered: memory was freed that still is");
 }
 
 }  // namespace kolo::test

@@ -85,16 +85,6 @@ void FakeGpuHub::fail_collective(int rank, std::size_t nth, std::string reason) 
   groups_.inject_failure(rank, nth, std::move(reason));
 }
 
-void FakeGpuHub::refuse_registrations(int rank) {
-  const std::lock_guard guard(lock_);
-  registrations_.refuse(rank);
-}
-
-void FakeGpuHub::refuse_registration(const std::byte* memory) {
-  const std::lock_guard guard(lock_);
-  registrations_.refuse(memory);
-}
-
 void FakeGpuHub::lose_collective(int rank, std::size_t nth) {
   const std::lock_guard guard(lock_);
   groups_.inject_failure(rank, nth, {});

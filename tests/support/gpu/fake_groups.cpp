@@ -75,18 +75,6 @@ bool FakeGroups::is_pending(const Arrival& arrival) {
          arrival.state != Arrival::State::Dropped;
 }
 
-bool FakeGroups::is_in_use(std::size_t group, int member, ByteRange memory) const {
-  const auto index = static_cast<std::size_t>(member);
-  const auto& operations = groups_[group]->operations;
-  const auto is_touched = [&](ByteRange range) { return overlap(range, memory); };
-  return std::any_of(operations.begin(), operations.end(), [&](const auto& operation) {
-    const Arrival& arrival = operation->arrivals[index];
-    const auto& [name, reads, writes, order] = arrival.accesses;
-    return is_pending(arrival) && (std::any_of(reads.begin(), reads.end(), is_touched) ||
-                                   std::any_of(writes.begin(), writes.end(), is_touched));
-  });
-}
-
 void FakeGroups::drop(std::size_t group, int member) {
   for (const auto& operation : groups_[group]->operations) {
     if (!operation->is_done) {
@@ -152,7 +140,6 @@ bool FakeGroups::try_run(Group& group, Operation& operation) {
                                      [](const Arrival& arrival) { return arrival.is_valid; });
   std::string hazard = find_disagreement(calls);
   if (hazard.empty() && are_valid) carry_out(calls);
-  if (hazard.empty()) hazard = find_mixed_registration(calls);
   if (!hazard.empty()) streams_.graph().report(std::move(hazard));
   operation.is_done = true;
   ++group.done;

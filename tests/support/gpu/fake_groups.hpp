@@ -30,8 +30,6 @@ class FakeGroups {
   /// no memory on any.
   void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_valid);
   bool has_pending(std::size_t group, int member) const;
-  /// Whether a pending operation of the member uses any of `memory`.
-  bool is_in_use(std::size_t group, int member, ByteRange memory) const;
   /// Removes the member's pending operations from their streams: they never run.
   void drop(std::size_t group, int member);
   /// The failure of a member's operation; empty if none has failed.

@@ -89,8 +89,6 @@ class ThreadCommunicator final : public comm::DeviceCommunicator {
 
   void begin_group() override;
   void end_group() override;
-  void* register_memory(std::byte* memory, std::size_t) override { return memory; }
-  void deregister(void*) noexcept override {}
 
   /// Returns when no other rank reads this one's memory any more.
   void abort(const std::string& reason) noexcept override;
