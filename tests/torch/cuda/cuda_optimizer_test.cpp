@@ -146,17 +146,6 @@ TEST_P(CudaModesTest, Gradients_AddUpOverPasses) {
   });
 }
 
-TEST_P(CudaModesTest, MemoryThatStepsUseAgain_IsRegisteredOnce) {
-  run_cuda_ranks(2, [&](CudaRank& rank) {
-    CudaTraining training(rank, Algorithm::Sgd, options_of(rank, GetParam()));
-    for (int step = 0; step < 2; ++step) training.step(rank, step);
-    const FakeRegistrations::Count first = rank.registrations();
-    EXPECT_GT(first.made, 0);
-    for (int step = 2; step < kSteps; ++step) training.step(rank, step);
-    EXPECT_EQ(rank.registrations().made, first.made);
-  });
-}
-
 TEST_P(CudaModesTest, ParametersWithoutGradientsOnSomeRanks_Train) {
   run_cuda_ranks(3, [&](CudaRank& rank) {
     torch::nn::ParameterDict model;

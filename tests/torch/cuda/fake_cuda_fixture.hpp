@@ -60,10 +60,6 @@ class CudaRank {
       std::this_thread::yield();
     }
   }
-  /// Of this rank's memory with communicators.
-  FakeRegistrations::Count registrations() const {
-    return gpu_->hub().registrations(runtime_.rank());
-  }
 
  private:
   Runtime& runtime_;
