@@ -20,8 +20,9 @@ PROGRAM = sys.argv[1]
 
 def commands():
     """The page and the words of each line in blocks of shell commands."""
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
-        for block in re.findall(r"```(?:sh)?\n(.*?)```", page.read_text(), re.S):
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md")]:
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.S | re.M)
+        for block in [text for kind, text in blocks if kind in ("", "sh")]:
             for line in block.replace("\\\n", " ").splitlines():
                 try:
                     yield page.name, shlex.split(line, comments=True)
