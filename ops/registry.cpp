@@ -14,9 +14,7 @@ using enum Collective;
 constexpr Algorithm kBuiltIn[] = {
     {"direct", AllReduce, Needs::Messages, true, allreduce_direct},
     {"ring", AllReduce, Needs::Messages, false, allreduce_ring},
-    {"halving_doubling", AllReduce, Needs::Messages, false, allreduce_halving_doubling},
     {"adasum", AllReduce, Needs::Messages, false, allreduce_adasum},
-    {"mpi", AllReduce, Needs::NativeCollectives, false, allreduce_native},
     {"window", AllReduce, Needs::Window, true, allreduce_window, true},
     {"window_small", AllReduce, Needs::Window, true, allreduce_window_small},
     {"zero_copy", AllReduce, Needs::PeerBuffers, true, allreduce_zero_copy},

@@ -15,7 +15,6 @@ bool can_run(const Algorithm& algorithm, const Situation& situation) {
   if (situation.shares_output && algorithm.name != kHierarchical) return false;
   switch (algorithm.needs) {
     case Needs::Messages: return true;
-    case Needs::NativeCollectives: return situation.has_native && situation.op != ReduceOp::Custom;
     case Needs::Window: return situation.has_window;
     case Needs::PeerBuffers: return situation.has_window && situation.has_peer_buffers;
     case Needs::Nodes: return situation.has_nodes;

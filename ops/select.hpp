@@ -22,15 +22,14 @@ struct Situation {
   int size = 1;                   ///< ranks
   bool has_window = false;        ///< all ranks share a window
   bool has_peer_buffers = false;  ///< and the call has `peer_buffers`
-  bool has_native = false;        ///< the communicator has NativeCollectives
   bool has_nodes = false;         ///< several nodes with equally many ranks, and a window in each
   bool shares_output = false;     ///< all-gather: of the ranks of a node; only with `has_nodes`
 };
 
 /// Selects the algorithm of a call: the one named `wanted`, if that is not empty and its needs are
 /// met, otherwise the fastest one. A setting is thus a preference: "zero_copy" applies to buffers
-/// in shared memory, and has no effect on others. Adasum has its own all-reduce, MPI cannot run
-/// custom reductions, and only one algorithm supports a shared output.
+/// in shared memory, and has no effect on others. Adasum has its own all-reduce, and only one
+/// algorithm supports a shared output.
 ///
 /// A pure function, so that all ranks select the same algorithm. Throws InvalidArgument, naming the
 /// choices, for a name that is not in the registry.

@@ -88,7 +88,7 @@ struct CollectiveCall {
 /// What an algorithm needs beyond messages.
 /// Window: a SharedWindow to stage through. PeerBuffers: that, and `peer_buffers`.
 /// Nodes: `nodes`, homogeneous and with a window.
-enum class Needs : std::uint8_t { Messages, NativeCollectives, Window, PeerBuffers, Nodes };
+enum class Needs : std::uint8_t { Messages, Window, PeerBuffers, Nodes };
 
 /// An algorithm: a function that returns a Task, and the traits by which the runtime selects it.
 ///

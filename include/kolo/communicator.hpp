@@ -42,19 +42,6 @@ class [[nodiscard]] Transfer {
   std::uint64_t token_ = 0;
 };
 
-/// Non-blocking collectives of the underlying library (MPI).
-class NativeCollectives {
- public:
-  virtual ~NativeCollectives() = default;
-
-  /// MPI_Iallreduce of `count` elements, in place if `input == output`. Collective; all ranks call
-  /// in the same order.
-  ///
-  /// @throws InvalidArgument for 16-bit floats, and for more elements than an int can count
-  virtual Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                              ReduceOp op) = 0;
-};
-
 /// Point-to-point messages in host memory among the ranks 0 … size()-1 of a group. This interface
 /// is the only way in which algorithms and the coordinator use the network.
 ///
@@ -102,9 +89,6 @@ class Communicator {
   /// call this on all ranks until both lists contain only dead ranks. Once `from` is empty, no
   /// receive writes to its buffer any more. Cancelled transfers may be destroyed but not tested.
   virtual UnderWay give_up_receives() = 0;
-
-  /// @return the collectives of the underlying library, or null
-  virtual NativeCollectives* native() { return nullptr; }
 
   /// @return payload bytes passed to `send` so far
   std::uint64_t bytes_sent() const { return bytes_sent_; }

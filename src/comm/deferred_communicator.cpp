@@ -46,16 +46,6 @@ Transfer DeferredCommunicator::receive(std::span<std::byte> data, int source, in
   return add([=](Communicator& inner) { return inner.receive(data, source, tag); }, source, true);
 }
 
-Transfer DeferredCommunicator::all_reduce(const void* input, void* output, std::size_t count,
-                                          DType dtype, ReduceOp op) {
-  const std::lock_guard guard(lock_);
-  return add(
-      [=](Communicator& inner) {
-        return inner.native()->all_reduce(input, output, count, dtype, op);
-      },
-      rank(), false);
-}
-
 Transfer DeferredCommunicator::add(Start start, int peer, bool is_receive) {
   if (free_.empty()) {
     free_.push_back(slots_.size());

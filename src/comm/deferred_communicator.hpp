@@ -18,7 +18,7 @@ namespace kolo::comm {
 /// Lets any thread use a communicator that only one thread may call. Calls of other threads are
 /// queued until the messaging thread serves them. On the messaging thread itself a call is executed
 /// immediately, after the queued ones.
-class DeferredCommunicator final : public Communicator, private NativeCollectives {
+class DeferredCommunicator final : public Communicator {
  public:
   /// `thread` outlives the object.
   DeferredCommunicator(std::unique_ptr<Communicator> inner, MessagingThread& thread);
@@ -32,7 +32,6 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
   UnderWay give_up_receives() override;
-  NativeCollectives* native() override { return inner_->native() == nullptr ? nullptr : this; }
 
  private:
   friend class MessagingThread;
@@ -50,8 +49,6 @@ class DeferredCommunicator final : public Communicator, private NativeCollective
     std::exception_ptr error{};
   };
 
-  Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                      ReduceOp op) override;
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
 

@@ -19,47 +19,6 @@ namespace {
 constexpr auto kLongestArrival = std::chrono::milliseconds(100);
 constexpr auto kPollInterval = std::chrono::microseconds(50);
 
-MPI_Datatype mpi_type(DType dtype) {
-  switch (dtype) {
-    case DType::UInt8: return MPI_UINT8_T;
-    case DType::Int8: return MPI_INT8_T;
-    case DType::Int16: return MPI_INT16_T;
-    case DType::Int32: return MPI_INT32_T;
-    case DType::Int64: return MPI_INT64_T;
-    case DType::Float32: return MPI_FLOAT;
-    case DType::Float64: return MPI_DOUBLE;
-    case DType::Bool: return MPI_C_BOOL;
-    case DType::Complex64: return MPI_C_FLOAT_COMPLEX;
-    case DType::Complex128: return MPI_C_DOUBLE_COMPLEX;
-    case DType::Float16:
-    case DType::BFloat16: break;
-  }
-  throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)));
-}
-
-MPI_Op mpi_op(ReduceOp op, DType dtype) {
-  const bool is_bool = dtype == DType::Bool;
-  switch (op) {
-    case ReduceOp::Sum:
-      if (!is_bool) return MPI_SUM;
-      break;
-    case ReduceOp::Product:
-      if (!is_bool) return MPI_PROD;
-      break;
-    case ReduceOp::Min:
-      if (!is_complex(dtype)) return is_bool ? MPI_LAND : MPI_MIN;
-      break;
-    case ReduceOp::Max:
-      if (!is_complex(dtype)) return is_bool ? MPI_LOR : MPI_MAX;
-      break;
-    case ReduceOp::Average:
-    case ReduceOp::Adasum:
-    case ReduceOp::Custom: break;
-  }
-  throw InvalidArgument("MPI cannot reduce " + std::string(name_of(dtype)) + " by " +
-                        std::string(name_of(op)));
-}
-
 }  // namespace
 
 MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options)) {
@@ -111,20 +70,6 @@ std::optional<Communicator::Envelope> MpiCommunicator::probe(int tag) {
       std::lower_bound(options_.ranks.begin(), options_.ranks.end(), status.MPI_SOURCE);
   return Envelope{static_cast<int>(member - options_.ranks.begin()),
                   static_cast<std::size_t>(size)};
-}
-
-Transfer MpiCommunicator::all_reduce(const void* input, void* output, std::size_t count,
-                                     DType dtype, ReduceOp op) {
-  if (count > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
-    throw InvalidArgument("MPI_Iallreduce: " + std::to_string(count) +
-                          " elements are more than an int counts. Cut them into segments.");
-  }
-  const auto calls = mpi_environment::lock_calls();
-  MPI_Request request = MPI_REQUEST_NULL;
-  KOLO_MPI_TRY(MPI_Iallreduce(input == output ? MPI_IN_PLACE : input, output,
-                              static_cast<int>(count), mpi_type(dtype), mpi_op(op, dtype),
-                              options_.native, &request));
-  return start(request, kNotReceiving, rank_);
 }
 
 Transfer MpiCommunicator::start(MPI_Request request, int expected_bytes, int peer) {

@@ -12,13 +12,12 @@ namespace kolo::comm {
 
 /// MPI messages among some ranks of a communicator that all of Kolo shares. Tags, not MPI
 /// communicators, separate process sets, so that creating one needs no communication.
-class MpiCommunicator final : public Communicator, private NativeCollectives {
+class MpiCommunicator final : public Communicator {
  public:
   struct Options {
-    MPI_Comm base = MPI_COMM_NULL;    ///< all ranks of the world; outlives this object
-    MPI_Comm native = MPI_COMM_NULL;  ///< the same ranks, for collectives; null: none
-    std::vector<int> ranks;           ///< members, as ranks of `base`, ascending
-    int channel = 0;                  ///< the range of tags
+    MPI_Comm base = MPI_COMM_NULL;  ///< all ranks of the world; outlives this object
+    std::vector<int> ranks;         ///< members, as ranks of `base`, ascending
+    int channel = 0;                ///< the range of tags
   };
 
   /// Throws InvalidArgument if the channel's tags exceed MPI's upper bound.
@@ -31,7 +30,6 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override;
   UnderWay give_up_receives() override;
-  NativeCollectives* native() override { return options_.native == MPI_COMM_NULL ? nullptr : this; }
 
  private:
   /// A request in flight. Free slots are reused, so that nothing is allocated in a steady state.
@@ -45,8 +43,6 @@ class MpiCommunicator final : public Communicator, private NativeCollectives {
   };
   static constexpr int kNotReceiving = -1;
 
-  Transfer all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                      ReduceOp op) override;
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
   Transfer start(MPI_Request request, int expected_bytes, int peer);

@@ -89,16 +89,10 @@ void drain(MPI_Comm communicator, Deadline deadline) {
 
 }  // namespace
 
-struct MpiDuplicates::Pair {
-  explicit Pair(MPI_Comm original) : base(duplicate(original)), native(duplicate(original)) {}
-
-  void leak() {
-    base.release();
-    native.release();
-  }
+struct MpiDuplicates::Duplicate {
+  explicit Duplicate(MPI_Comm original) : base(duplicate(original)) {}
 
   MpiComm base;
-  MpiComm native;
   std::atomic<int> next_channel = 0;  // the first of `base` that no World has used
   std::atomic<bool> is_in_use = false;
 };
@@ -114,46 +108,47 @@ class MpiDuplicates::Pool {
     const bool frees = !is_finalizing && !mpi_environment::is_broken();
     // Others may know of a loss, and drain nothing.
     const auto deadline = Deadline::after(std::chrono::seconds(10));
-    for (const std::shared_ptr<Pair>& pair : pairs_) {
+    for (const std::shared_ptr<Duplicate>& entry : duplicates_) {
       try {
-        if (frees && !pair->is_in_use) {
-          drain(pair->base.get(), deadline);
+        if (frees && !entry->is_in_use) {
+          drain(entry->base.get(), deadline);
           continue;
         }
       } catch (const Error&) {
-        // Not drained: leak the pair.
+        // Not drained: leak it.
       }
-      pair->leak();
+      entry->base.release();
     }
   }
 
   /// Waits for other ranks: under no lock but the one of MPI's calls, which the caller's turn to
   /// start makes safe.
-  std::shared_ptr<Pair> take(MPI_Comm original) {
+  std::shared_ptr<Duplicate> take(MPI_Comm original) {
     const auto calls = mpi_environment::lock_calls();
     const std::size_t place = find_free(original);
-    if (place == pairs_.size()) pairs_.push_back(std::make_shared<Pair>(original));
-    Pair& pair = *pairs_[place];
-    const int own_next = pair.next_channel;
+    if (place == duplicates_.size()) duplicates_.push_back(std::make_shared<Duplicate>(original));
+    Duplicate& taken = *duplicates_[place];
+    const int own_next = taken.next_channel;
     int next = 0;
     KOLO_MPI_TRY(MPI_Allreduce(&own_next, &next, 1, MPI_INT, MPI_MAX, original));
-    pair.next_channel = next;
+    taken.next_channel = next;
     if (next > count_channels() / 2) {
-      drain(pair.base.get(), Deadline::never());
-      pairs_[place] = std::make_shared<Pair>(original);
+      drain(taken.base.get(), Deadline::never());
+      duplicates_[place] = std::make_shared<Duplicate>(original);
     }
-    pairs_[place]->is_in_use = true;
-    return pairs_[place];
+    duplicates_[place]->is_in_use = true;
+    return duplicates_[place];
   }
   /// Any thread.
-  static void give_back(Pair& pair) { pair.is_in_use = false; }
+  static void give_back(Duplicate& duplicate) { duplicate.is_in_use = false; }
 
  private:
-  /// The index of the first pair that is free on all ranks, which may not have ended the same
-  /// Worlds yet; the number of pairs if none is free.
+  /// The index of the first duplicate that is free on all ranks, which may not have ended the same
+  /// Worlds yet; the number of duplicates if none is free.
   std::size_t find_free(MPI_Comm original) const {
     std::vector<std::uint8_t> is_free;
-    for (const std::shared_ptr<Pair>& pair : pairs_) is_free.push_back(pair->is_in_use ? 0 : 1);
+    for (const std::shared_ptr<Duplicate>& entry : duplicates_)
+      is_free.push_back(entry->is_in_use ? 0 : 1);
     is_free.push_back(1);  // a new one
     KOLO_MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, is_free.data(), static_cast<int>(is_free.size()),
                                MPI_UINT8_T, MPI_BAND, original));
@@ -162,7 +157,7 @@ class MpiDuplicates::Pool {
 
   // The same number on all ranks. Changes in `take` alone, which is collective: no two threads call
   // it at once.
-  std::vector<std::shared_ptr<Pair>> pairs_;
+  std::vector<std::shared_ptr<Duplicate>> duplicates_;
 };
 
 namespace {
@@ -212,25 +207,24 @@ std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) 
 
 MpiDuplicates::MpiDuplicates(MPI_Comm original)
     : pool_(Pool::of(original)),
-      pair_(pool_->take(original)),
-      first_channel_(pair_->next_channel) {}
+      duplicate_(pool_->take(original)),
+      first_channel_(duplicate_->next_channel) {}
 
 MpiDuplicates::~MpiDuplicates() {
   if (is_given_up_) {
     leak_intentionally(std::move(pool_));
-    leak_intentionally(std::move(pair_));
+    leak_intentionally(std::move(duplicate_));
   } else {
-    Pool::give_back(*pair_);
+    Pool::give_back(*duplicate_);
   }
 }
 
-MPI_Comm MpiDuplicates::base() const { return pair_->base.get(); }
-MPI_Comm MpiDuplicates::native() const { return pair_->native.get(); }
+MPI_Comm MpiDuplicates::base() const { return duplicate_->base.get(); }
 
 int MpiDuplicates::own_channel(int channel) {
   const int own = first_channel_ + channel;
-  int next = pair_->next_channel;
-  while (next <= own && !pair_->next_channel.compare_exchange_weak(next, own + 1)) {
+  int next = duplicate_->next_channel;
+  while (next <= own && !duplicate_->next_channel.compare_exchange_weak(next, own + 1)) {
   }
   return own;
 }

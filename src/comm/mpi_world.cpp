@@ -205,9 +205,6 @@ MpiWorld::~MpiWorld() {
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
   options.base = duplicates_.base();
-  // All ranks must call a communicator's collectives in one order, so `native` has a single user.
-  const bool is_world = ranks.size() == topology_.node_of_rank.size();
-  if (is_world && channel == 0) options.native = duplicates_.native();
   options.ranks.assign(ranks.begin(), ranks.end());
   options.channel = duplicates_.own_channel(channel);
   auto communicator = std::make_unique<MpiCommunicator>(std::move(options));

@@ -17,7 +17,7 @@ namespace kolo::test {
 
 /// Passes messages on to another communicator and checks what an algorithm promises: that messages
 /// are not longer than a segment, that it uses its own tags, and that it awaits all sends and
-/// receives. Collectives of native() are not checked.
+/// receives.
 class CheckedCommunicator final : public Communicator {
  public:
   /// @param inner must outlive it
@@ -26,7 +26,6 @@ class CheckedCommunicator final : public Communicator {
 
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
-  NativeCollectives* native() override { return inner_.native(); }
 
   Transfer send(std::span<const std::byte> data, int destination, int tag) override {
     check("send", data.size(), tag);

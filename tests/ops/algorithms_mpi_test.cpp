@@ -1,5 +1,4 @@
-// All reduction algorithms among processes, with messages over MPI and real shared memory, and the
-// algorithm that exists only under MPI.
+// All reduction algorithms among processes, with messages over MPI and real shared memory.
 
 #include <cstdint>
 #include <vector>
@@ -58,30 +57,6 @@ TEST_F(AlgorithmsMpiTest, Adasum_HasTheSameBitsOnAllRanks) {
         .dtype = dtype, .reduction = {ReduceOp::Adasum, 0.5, 3}, .count = 3001, .in_place = true};
     expect_same_on_all_ranks(item, reduce(algorithm, item));
   }
-}
-
-TEST_F(AlgorithmsMpiTest, Native_LeavesTheInputAlone) {
-  const Algorithm& algorithm = registry_.find(Collective::AllReduce, "mpi");
-  for (const double prescale : {1.0, 0.5}) {
-    const ReduceCase item{.reduction = {ReduceOp::Sum, prescale}, .count = 501};
-    expect_reduced(item, reduce(algorithm, item), size(), false);
-  }
-}
-
-TEST_F(AlgorithmsMpiTest, Native_AverageOfLargeHalvesStaysFinite) {
-  const Algorithm& algorithm = registry_.find(Collective::AllReduce, "mpi");
-  const ops::ReductionPlan plan =
-      ops::plan_reduction(DType::Float16, ReduceOp::Average, 1, 1, algorithm.rank_ordered, size());
-  std::vector<std::uint16_t> halves(100, kFloat16Format.encode(30000));
-  auto* buffer = reinterpret_cast<std::byte*>(halves.data());
-  finish(algorithm.run({.communicator = communicator_.get(),
-                        .input = buffer,
-                        .output = buffer,
-                        .count = halves.size(),
-                        .dtype = plan.wire,
-                        .reduction = plan.reduction,
-                        .segment_bytes = 64}));
-  for (const std::uint16_t half : halves) EXPECT_EQ(kFloat16Format.decode(half), 30000);
 }
 
 TEST_F(AlgorithmsMpiTest, LongMessages_ThroughEveryAllReduce) {

@@ -1,4 +1,4 @@
-// Runs the contract suites on every listed algorithm that needs no native collectives.
+// Runs the contract suites on every listed algorithm.
 
 #include <set>
 #include <string>
@@ -21,11 +21,8 @@ std::vector<Algorithm> built_in(Collective collective) {
   std::vector<Algorithm> algorithms;
   const ops::Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
-    const bool is_local = algorithm.needs != Needs::NativeCollectives;
     const bool is_adasum = algorithm.name == "adasum";  // no reduction of elements: adasum_test
-    if (algorithm.collective == collective && is_local && !is_adasum) {
-      algorithms.push_back(algorithm);
-    }
+    if (algorithm.collective == collective && !is_adasum) algorithms.push_back(algorithm);
   }
   return algorithms;
 }
@@ -63,11 +60,6 @@ std::vector<Algorithm> one(Collective collective, std::string_view name) {
 const std::vector<int> kHalvingWorlds = kIsThreadSanitized ? std::vector<int>{5}
                                         : kIsSanitized     ? std::vector<int>{5, 8}
                                                            : std::vector<int>{5, 6, 8, 13};
-INSTANTIATE_TEST_SUITE_P(Halving, AllReduceContract,
-                         testing::Combine(testing::ValuesIn(one(Collective::AllReduce,
-                                                                "halving_doubling")),
-                                          testing::ValuesIn(kHalvingWorlds)),
-                         name_contract_case);
 INSTANTIATE_TEST_SUITE_P(Halving, ReduceScatterContract,
                          testing::Combine(testing::ValuesIn(one(Collective::ReduceScatter,
                                                                 "halving")),

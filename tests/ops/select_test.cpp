@@ -27,7 +27,6 @@ TEST(SelectTest, BetweenNodes_TakesMessages) {
   EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 4}), "direct");
   EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 64}), "ring");
   EXPECT_EQ(choose({.bytes = 64, .size = 64}), "direct");
-  EXPECT_EQ(choose({.bytes = 64 * kMiB, .size = 4, .has_native = true}), "direct");
 }
 
 TEST(SelectTest, InsideANode_ResultsAreRankOrdered) {
@@ -46,12 +45,8 @@ TEST(SelectTest, InsideANode_ResultsAreRankOrdered) {
 }
 
 TEST(SelectTest, Override_IsTakenWhereItCanRun) {
-  const Situation everything{.bytes = kMiB,
-                             .size = 3,
-                             .has_window = true,
-                             .has_peer_buffers = true,
-                             .has_native = true,
-                             .has_nodes = true};
+  const Situation everything{
+      .bytes = kMiB, .size = 3, .has_window = true, .has_peer_buffers = true, .has_nodes = true};
   const Registry registry;
   for (const Algorithm& algorithm : registry.algorithms()) {
     Situation situation = everything;
@@ -63,8 +58,8 @@ TEST(SelectTest, Override_IsTakenWhereItCanRun) {
 
 TEST(SelectTest, Adasum_HasAnAlgorithmOfItsOwn) {
   for (const bool has_window : {false, true}) {
-    Situation situation{.bytes = kMiB, .size = 3, .has_window = has_window, .has_native = true};
-    for (const char* name : {"", "adasum", "ring", "mpi", "window"}) {
+    Situation situation{.bytes = kMiB, .size = 3, .has_window = has_window};
+    for (const char* name : {"", "adasum", "ring", "window"}) {
       situation.op = ReduceOp::Adasum;
       EXPECT_EQ(choose(situation, name), "adasum") << name;
       for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Custom}) {
@@ -75,17 +70,9 @@ TEST(SelectTest, Adasum_HasAnAlgorithmOfItsOwn) {
   }
 }
 
-TEST(SelectTest, CustomReductions_AreNotForMpi) {
-  Situation situation{.bytes = kMiB, .size = 3, .has_native = true};
-  EXPECT_EQ(choose(situation, "mpi"), "mpi");
-  situation.op = ReduceOp::Custom;
-  EXPECT_EQ(choose(situation, "mpi"), "direct");
-  EXPECT_EQ(choose(situation, "ring"), "ring");
-}
-
 TEST(SelectTest, OverrideThatCannotRun_FallsBack) {
   const Situation messages{.bytes = kMiB, .size = 3};
-  for (const char* name : {"mpi", "window", "window_small", "zero_copy"}) {
+  for (const char* name : {"window", "window_small", "zero_copy"}) {
     EXPECT_EQ(choose(messages, name), "direct") << name;
   }
   const Situation window{.bytes = kMiB, .size = 3, .has_window = true};
@@ -98,7 +85,7 @@ TEST(SelectTest, UnknownOverride_NamesTheChoices) {
     FAIL() << "no exception";
   } catch (const InvalidArgument& error) {
     const std::string text = error.what();
-    for (const char* name : {"rings", "direct", "ring", "mpi", "window", "zero_copy"}) {
+    for (const char* name : {"rings", "direct", "ring", "window", "zero_copy"}) {
       EXPECT_NE(text.find(name), std::string::npos) << text;
     }
   }

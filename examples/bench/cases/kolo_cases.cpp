@@ -132,7 +132,6 @@ Case KoloCases::make_bare(const Algorithm& algorithm, const Workload& workload, 
 bool KoloCases::fits(const Algorithm& algorithm) const {
   switch (algorithm.needs) {
     case Needs::Messages: return true;
-    case Needs::NativeCollectives: return communicator_->native() != nullptr;
     case Needs::Window: return staging_ != nullptr;
     case Needs::PeerBuffers: return staging_ != nullptr && has_peer_buffers_;
     case Needs::Nodes: return false;  // all ranks are treated as one node
@@ -144,9 +143,7 @@ bool KoloCases::is_wanted(const Algorithm& algorithm, const Workload& workload) 
   if (algorithm.name == "adasum") return false;  // its results are not sums
   const auto& wanted = options_.algorithms;
   if (contains(wanted, algorithm.name)) return true;
-  const bool is_unsupported = algorithm.needs == Needs::NativeCollectives &&
-                              !mpi_supports(workload.operation, workload.dtype);
-  if (contains(wanted, kAllAlgorithms)) return !is_unsupported;
+  if (contains(wanted, kAllAlgorithms)) return true;
   return wanted.empty() && algorithm.name == chosen(workload, lies_in_window(algorithm));
 }
 
@@ -157,8 +154,7 @@ std::string_view KoloCases::chosen(const Workload& workload, bool has_peer_buffe
                       .bytes = size_bytes(workload, runtime_.size()),
                       .size = runtime_.size(),
                       .has_window = has_window,
-                      .has_peer_buffers = has_window && has_peer_buffers,
-                      .has_native = communicator_->native() != nullptr},
+                      .has_peer_buffers = has_window && has_peer_buffers},
                      preference(config_, workload.operation))
       .name;
 }

@@ -19,7 +19,6 @@ std::string_view reason_for(const Algorithm& algorithm) {
     case Needs::PeerBuffers: return "every rank works on all ranks' memory where it lies";
     case Needs::Window: return "through memory that the ranks share";
     case Needs::Nodes: return "inside nodes through shared memory, between them by messages";
-    case Needs::NativeCollectives: return "MPI's own";
     case Needs::Messages: return "by messages";
   }
   return "";
@@ -77,10 +76,8 @@ std::string describe_choices(const Config& config, int ranks, bool has_window) {
   for (std::size_t number = 0; number < kOperationNames.size(); ++number) {
     const auto operation = static_cast<Operation>(number);
     const std::string& wanted = preference(config, operation);
-    ops::Situation situation{.collective = collective_of(operation),
-                             .size = ranks,
-                             .has_window = has_window,
-                             .has_native = true};
+    ops::Situation situation{
+        .collective = collective_of(operation), .size = ranks, .has_window = has_window};
     text += "  " + std::string(name_of(operation)) +
             (wanted.empty() ? "" : ", where possible " + wanted + ", as the environment asks") +
             "\n    private memory: " + describe_by_size(registry, situation, wanted) + '\n';

@@ -86,7 +86,6 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   situation.size = communicator->size();
   situation.has_window = staging != nullptr;
   situation.has_peer_buffers = has_peer_buffers;
-  situation.has_native = communicator->native() != nullptr;
   situation.has_nodes = has_nodes();
   situation.shares_output = shares_output;
   return ops::select(choices.algorithms, situation, preferred(collective));

@@ -88,7 +88,7 @@ TEST(RuntimeTest, UnknownAlgorithm_IsRejectedAtTheStart) {
   const struct {
     std::string Config::* wanted;
     std::string choice;
-  } cases[] = {{&Config::allreduce, "halving_doubling"},
+  } cases[] = {{&Config::allreduce, "direct"},
                {&Config::reduce_scatter, "halving"},
                {&Config::broadcast, "binomial"},
                {&Config::allgather, "ring"},

@@ -57,7 +57,6 @@ class FaultCommunicator final : public Communicator {
   Communicator& inner() { return *inner_; }
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  NativeCollectives* native() override { return inner_->native(); }
 
   Transfer send(std::span<const std::byte> data, int destination, int tag) override {
     comm::check_message(*this, data.size(), destination, tag);
