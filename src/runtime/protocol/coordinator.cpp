@@ -7,7 +7,9 @@
 namespace kolo::runtime {
 
 Coordinator::Coordinator(Options options)
-    : options_(std::move(options)), tree_(options_.rank, size(), options_.tree_width) {
+    : options_(std::move(options)),
+      tree_(options_.rank, size(), options_.tree_width),
+      judge_(options_.table, options_.set) {
   // A single rank can run everything that is pending, without patience.
   if (size() == 1) options_.patience = Time{0};
 }

@@ -175,6 +175,7 @@ class Coordinator {
 
   Options options_;
   Tree tree_;
+  Judge judge_;  // used at the root of the tree
 
   // The same on all ranks at the end of each exchange.
   RequestTable table_;

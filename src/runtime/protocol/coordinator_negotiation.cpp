@@ -21,7 +21,7 @@ void Coordinator::begin_negotiation() {
 Report Coordinator::own_report() const {
   Report report;
   report.exchange = exchange_.number;
-  for (const auto& [name, pending] : pending_) {
+  pending_.for_each_to_report([&](const PendingRequest& pending) {
     Report::Item item;
     if (pending.bit) {
       item.bit = *pending.bit;
@@ -32,7 +32,7 @@ Report Coordinator::own_report() const {
     if (pending.is_expired) item.expired_ranks = {options_.rank};
     item.stalled = pending.is_stalled;
     report.items.push_back(std::move(item));
-  }
+  });
   if (joins_.own) report.joined_ranks = {options_.rank};
   return report;
 }
@@ -61,7 +61,7 @@ void Coordinator::continue_negotiation() {
   if (tree_.parent) {
     actions_.send.emplace_back(*tree_.parent, std::move(negotiation.report));
   } else {
-    apply(judge(negotiation.report, table_, options_.table, options_.set));
+    apply(judge_.decide(std::move(negotiation.report), table_));
   }
 }
 

@@ -17,147 +17,34 @@ std::vector<int> unite(const std::vector<int>& a, const std::vector<int>& b) {
   return all;
 }
 
-/// The contents of all reports about one name.
-struct NameReport {
-  struct Variant {
-    const Request* request;
-    bool is_known;
-    const Report::Item* item;
-  };
-  std::vector<Variant> variants;
-  std::vector<int> ranks;
-  bool expired = false;
-  bool stalled = false;
-};
-
-std::map<std::string, NameReport> group_by_name(const Report& report, const RequestTable& table) {
-  std::map<std::string, NameReport> names;
-  for (const Report::Item& item : report.items) {
-    const bool is_known = !item.request.has_value();
-    const Request& request = is_known ? *table.at(item.bit) : *item.request;
-    NameReport& name = names[request.name];
-    name.variants.push_back({&request, is_known, &item});
-    name.ranks = unite(name.ranks, item.ranks);
-    name.expired |= !item.expired_ranks.empty();
-    name.stalled |= item.stalled;
-  }
-  return names;
+/// Adds what other ranks say about the same request.
+void unite(Report::Item& mine, const Report::Item& theirs) {
+  mine.ranks = unite(mine.ranks, theirs.ranks);
+  mine.expired_ranks = unite(mine.expired_ranks, theirs.expired_ranks);
+  mine.stalled |= theirs.stalled;
 }
 
-std::vector<int> missing_ranks(const NameReport& name, const Report& report, const SetNames& set) {
-  const std::vector<int> present = unite(name.ranks, report.joined_ranks);
-  std::vector<int> missing;
-  for (int rank = 0; rank < static_cast<int>(set.world_ranks.size()); ++rank) {
-    if (!std::binary_search(present.begin(), present.end(), rank)) missing.push_back(rank);
-  }
-  return missing;
+const Request& request_of(const Report::Item& item, const RequestTable& table) {
+  return item.request ? *item.request : *table.at(item.bit);
 }
 
 /// The error of a name under which some rank made an invalid call.
-std::optional<Failure> invalid_request(const NameReport& name, const SetNames& set) {
-  for (const NameReport::Variant& variant : name.variants) {
-    const Request& request = *variant.request;
-    if (request.invalid_reason.empty()) continue;
-    return Failure{ErrorKind::InvalidArgument,
-                   describe(request) + " on process set " + set.name + ": " +
-                       list_world_ranks(variant.item->ranks, set.world_ranks) + ": " +
-                       request.invalid_reason};
-  }
-  return std::nullopt;
+Failure invalid_request(const Report::Item& item, const Request& request, const SetNames& set) {
+  return {ErrorKind::InvalidArgument, describe(request) + " on process set " + set.name + ": " +
+                                          list_world_ranks(item.ranks, set.world_ranks) + ": " +
+                                          request.invalid_reason};
 }
 
-Failure mismatch(NameReport name, const SetNames& set) {
-  std::sort(name.variants.begin(), name.variants.end(), [](const auto& a, const auto& b) {
-    return a.item->ranks.front() < b.item->ranks.front();
-  });
-  const NameReport::Variant& a = name.variants[0];
-  const NameReport::Variant& b = name.variants[1];
-  const Difference difference = first_difference(*a.request, *b.request);
-  return {ErrorKind::Mismatch, "'" + a.request->name + "' on process set " + set.name + ": " +
+Failure mismatch(const Report::Item& a, const Report::Item& b, const RequestTable& table,
+                 const SetNames& set) {
+  const Request& request = request_of(a, table);
+  const Difference difference = first_difference(request, request_of(b, table));
+  return {ErrorKind::Mismatch, "'" + request.name + "' on process set " + set.name + ": " +
                                    difference.field + " differs: " + difference.first + " on " +
-                                   list_world_ranks(a.item->ranks, set.world_ranks) + ", " +
+                                   list_world_ranks(a.ranks, set.world_ranks) + ", " +
                                    difference.second + " on " +
-                                   list_world_ranks(b.item->ranks, set.world_ranks) +
+                                   list_world_ranks(b.ranks, set.world_ranks) +
                                    ". All ranks must submit the same operation under one name."};
-}
-
-Failure timeout(const NameReport& name, const Report& report, const SetNames& set) {
-  const Request& request = *name.variants[0].request;
-  const std::vector<int> missing = missing_ranks(name, report, set);
-  std::vector<int> expired;
-  for (const auto& variant : name.variants) expired = unite(expired, variant.item->expired_ranks);
-  std::string text = describe(request) + " on process set " + set.name +
-                     ": the deadline passed on " + list_world_ranks(expired, set.world_ranks);
-  if (missing.empty()) {
-    text += " before all ranks had submitted it";
-  } else {
-    text += " while " + list_world_ranks(missing, set.world_ranks) + " had not submitted it";
-  }
-  return {ErrorKind::Timeout,
-          text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
-}
-
-/// The only request under a name; it has a bit or needs one.
-struct Candidate {
-  const NameReport::Variant* variant;
-  bool is_complete;  // every rank has it pending or has joined: it will run next
-};
-
-/// The bits of `count` requests that are pending nowhere, or of all there are, least recently run
-/// first.
-std::vector<int> idle_bits(const Report& report, const RequestTable& table, std::size_t count) {
-  Bits pending;
-  for (const auto& item : report.items) {
-    if (!item.request) pending.set(item.bit);
-  }
-  std::vector<int> idle;
-  for (const int bit : table.by_last_run()) {
-    if (idle.size() == count) break;
-    if (!pending.test(bit)) idle.push_back(bit);
-  }
-  return idle;
-}
-
-/// The bits to evict so that `unknown` requests fit. A pending request is evicted only if it waits
-/// for a rank, and only for one of the `complete` requests that would not fit otherwise.
-std::vector<int> evictions(const std::vector<Candidate>& known, std::size_t unknown,
-                           std::size_t complete, const Report& report, const RequestTable& table,
-                           const TableLimits& limits) {
-  const std::size_t capacity = std::min(limits.capacity, limits.bits);
-  if (table.size() + unknown <= capacity) return {};
-  std::vector<int> evicted = idle_bits(report, table, table.size() + unknown - capacity);
-  std::size_t room = limits.bits - (table.size() - evicted.size());
-  for (const Candidate& candidate : known) {
-    if (room >= complete) break;
-    if (candidate.is_complete) continue;
-    evicted.push_back(candidate.variant->item->bit);
-    ++room;
-  }
-  return evicted;
-}
-
-/// Assigns bits to unknown requests; a full table evicts others first.
-void assign_bits(const std::vector<Candidate>& known, std::vector<Candidate> unknown,
-                 const Report& report, const RequestTable& table, const TableLimits& limits,
-                 Verdict& verdict) {
-  const auto first_incomplete = std::stable_partition(
-      unknown.begin(), unknown.end(), [](const Candidate& each) { return each.is_complete; });
-  const auto complete = static_cast<std::size_t>(first_incomplete - unknown.begin());
-  verdict.evicted = evictions(known, unknown.size(), complete, report, table, limits);
-  const std::size_t room = limits.bits - (table.size() - verdict.evicted.size());
-  unknown.resize(std::min(unknown.size(), room));
-  std::size_t reused = 0;
-  int next = 0;
-  for (const Candidate& candidate : unknown) {
-    int bit;
-    if (reused < verdict.evicted.size()) {
-      bit = verdict.evicted[reused++];
-    } else {
-      bit = table.free_bit(next);
-      next = bit + 1;
-    }
-    verdict.added.push_back({bit, *candidate.variant->request});
-  }
 }
 
 }  // namespace
@@ -177,44 +64,160 @@ void Report::merge(const Report& other) {
       added.push_back(theirs);
       continue;
     }
-    Item& mine = *place->second;
-    mine.ranks = unite(mine.ranks, theirs.ranks);
-    mine.expired_ranks = unite(mine.expired_ranks, theirs.expired_ranks);
-    mine.stalled |= theirs.stalled;
+    unite(*place->second, theirs);
   }
   std::move(added.begin(), added.end(), std::back_inserter(items));
   joined_ranks = unite(joined_ranks, other.joined_ranks);
 }
 
-Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
-              const SetNames& set) {
+std::vector<int> Judge::missing_ranks(const Report::Item& item) const {
+  const std::vector<int> present = unite(item.ranks, joined_ranks_);
+  std::vector<int> missing;
+  for (int rank = 0; rank < static_cast<int>(set_.world_ranks.size()); ++rank) {
+    if (!std::binary_search(present.begin(), present.end(), rank)) missing.push_back(rank);
+  }
+  return missing;
+}
+
+/// Every rank has it pending or has joined: it will run next.
+bool Judge::is_complete(const Report::Item& item) const {
+  return unite(item.ranks, joined_ranks_).size() == set_.world_ranks.size();
+}
+
+/// The error of a name, given all that is pending under it.
+std::optional<Failure> Judge::failure_of(std::vector<Report::Item> variants,
+                                         const RequestTable& table) const {
+  for (const Report::Item& item : variants) {
+    const Request& request = request_of(item, table);
+    if (!request.invalid_reason.empty()) return invalid_request(item, request, set_);
+  }
+  if (variants.size() > 1) {
+    std::sort(variants.begin(), variants.end(),
+              [](const auto& a, const auto& b) { return a.ranks.front() < b.ranks.front(); });
+    return mismatch(variants[0], variants[1], table, set_);
+  }
+  const Report::Item& only = variants.front();
+  if (only.expired_ranks.empty()) return std::nullopt;
+  return timeout(only, request_of(only, table));
+}
+
+Failure Judge::timeout(const Report::Item& item, const Request& request) const {
+  const std::vector<int> missing = missing_ranks(item);
+  std::string text = describe(request) + " on process set " + set_.name +
+                     ": the deadline passed on " +
+                     list_world_ranks(item.expired_ranks, set_.world_ranks);
+  if (missing.empty()) {
+    text += " before all ranks had submitted it";
+  } else {
+    text += " while " + list_world_ranks(missing, set_.world_ranks) + " had not submitted it";
+  }
+  return {ErrorKind::Timeout,
+          text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
+}
+
+void Judge::set_joined(std::vector<int> ranks) {
+  if (ranks == joined_ranks_) return;
+  joined_ranks_ = std::move(ranks);
+  ByName all = std::exchange(complete_, {});
+  all.merge(std::exchange(incomplete_, {}));
+  for (auto& [name, item] : all) remember(name, std::move(item));
+}
+
+void Judge::remember(const std::string& name, Report::Item item) {
+  (is_complete(item) ? complete_ : incomplete_).emplace(name, std::move(item));
+}
+
+/// Adds what earlier reports said about the name.
+void Judge::recall(const std::string& name, std::vector<Report::Item>& variants) {
+  for (ByName* const unknown : {&complete_, &incomplete_}) {
+    const auto node = unknown->extract(name);
+    if (node.empty()) continue;
+    const Report::Item& earlier = node.mapped();
+    const auto same = std::find_if(variants.begin(), variants.end(), [&](const auto& variant) {
+      return variant.request == earlier.request;
+    });
+    if (same == variants.end()) {
+      variants.push_back(earlier);
+    } else {
+      unite(*same, earlier);
+    }
+  }
+}
+
+/// The bits to evict so that all unknown requests fit. A request that is pending somewhere is
+/// evicted only if it is one of those that wait for a rank, and only for one of the complete
+/// requests that would not fit otherwise.
+std::vector<int> Judge::evictions(const Bits& pending, const std::vector<int>& waiting,
+                                  const RequestTable& table) const {
+  const std::size_t unknown = complete_.size() + incomplete_.size();
+  const std::size_t capacity = std::min(limits_.capacity, limits_.bits);
+  std::vector<int> evicted;
+  if (table.size() + unknown <= capacity) return evicted;
+  const std::size_t count = table.size() + unknown - capacity;
+  for (const int bit : table.by_last_run()) {
+    if (evicted.size() == count) break;
+    if (!pending.test(bit)) evicted.push_back(bit);
+  }
+  std::size_t room = limits_.bits - (table.size() - evicted.size());
+  for (const int bit : waiting) {
+    if (room >= complete_.size()) break;
+    evicted.push_back(bit);
+    ++room;
+  }
+  return evicted;
+}
+
+/// Assigns bits to unknown requests, as many as there is room for once the table has evicted.
+void Judge::assign_bits(const RequestTable& table, Verdict& verdict) {
+  std::size_t room = limits_.bits - (table.size() - verdict.evicted.size());
+  std::size_t reused = 0;
+  int next = 0;
+  for (ByName* const unknown : {&complete_, &incomplete_}) {
+    for (; room > 0 && !unknown->empty(); --room) {
+      const auto node = unknown->extract(unknown->begin());
+      int bit;
+      if (reused < verdict.evicted.size()) {
+        bit = verdict.evicted[reused++];
+      } else {
+        bit = table.free_bit(next);
+        next = bit + 1;
+      }
+      verdict.blocked.push_back(node.key());
+      verdict.added.push_back({bit, std::move(*node.mapped().request)});
+    }
+  }
+}
+
+Verdict Judge::decide(Report report, const RequestTable& table) {
   Verdict verdict;
   verdict.exchange = report.exchange;
-  std::vector<Candidate> known;
-  std::vector<Candidate> unknown;
-  const std::map<std::string, NameReport> names = group_by_name(report, table);
-  for (const auto& [name, found] : names) {
-    if (const auto failure = invalid_request(found, set)) {
-      verdict.errors.push_back({name, *failure});
+  set_joined(std::move(report.joined_ranks));
+  std::map<std::string, std::vector<Report::Item>> names;
+  Bits pending;
+  for (Report::Item& item : report.items) {
+    if (!item.request) pending.set(item.bit);
+    names[request_of(item, table).name].push_back(std::move(item));
+  }
+  std::vector<int> waiting;
+  for (auto& [name, variants] : names) {
+    recall(name, variants);
+    if (auto failure = failure_of(variants, table)) {
+      verdict.errors.push_back({name, *std::move(failure)});
       continue;
     }
-    if (found.variants.size() > 1) {
-      verdict.errors.push_back({name, mismatch(found, set)});
+    Report::Item& only = variants.front();
+    if (std::exchange(only.stalled, false)) {
+      verdict.stalls.push_back({name, only.ranks, missing_ranks(only)});
+    }
+    if (only.request) {
+      remember(name, std::move(only));
       continue;
     }
-    if (found.expired) {
-      verdict.errors.push_back({name, timeout(found, report, set)});
-      continue;
-    }
-    if (found.stalled) {
-      verdict.stalls.push_back({name, found.ranks, missing_ranks(found, report, set)});
-    }
-    const NameReport::Variant& variant = found.variants[0];
-    (variant.is_known ? known : unknown)
-        .push_back({&variant, missing_ranks(found, report, set).empty()});
+    if (!is_complete(only)) waiting.push_back(only.bit);
     verdict.blocked.push_back(name);
   }
-  assign_bits(known, std::move(unknown), report, table, limits, verdict);
+  verdict.evicted = evictions(pending, waiting, table);
+  assign_bits(table, verdict);
   return verdict;
 }
 

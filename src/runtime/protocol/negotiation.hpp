@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -14,9 +16,10 @@
 
 namespace kolo::runtime {
 
-/// The report of a rank or a subtree to its parent in a negotiation: everything that is pending
-/// there after the exchange's batches have run, and who has joined. Ranks count within the process
-/// set; lists of ranks ascend.
+/// The report of a rank or a subtree to its parent in a negotiation: what is pending there after
+/// the exchange's batches have run, and who has joined. Of the unknown requests, it holds those that
+/// no earlier report has told, and those that have expired or stalled since. Ranks count within the
+/// process set; lists of ranks ascend.
 struct Report {
   struct Item {
     std::optional<Request> request;  ///< if the table does not know it
@@ -61,7 +64,7 @@ struct Verdict {
   std::vector<Addition> added;
   std::vector<NameError> errors;
   std::vector<Stall> stalls;
-  std::vector<std::string> blocked;  ///< names pending somewhere, without an error
+  std::vector<std::string> blocked;  ///< names with bits pending somewhere, without an error
 
   bool operator==(const Verdict&) const = default;
 };
@@ -80,12 +83,42 @@ struct TableLimits {
   std::size_t bits = Header::kMaxBits;  ///< that a header can show: never more
 };
 
-/// The root's decision (rule 8). An invalid request fails with InvalidArgument, two requests under
-/// one name with MismatchError, an expired request with TimeoutError. The unknown requests that
-/// remain get bits. A table beyond its capacity evicts requests that are pending nowhere, least
-/// recently run first. If bits run out, requests that are pending on every rank come first and take
-/// the bits of some that wait for a rank; the others stay unknown until bits are free.
-Verdict judge(const Report& report, const RequestTable& table, const TableLimits& limits,
-              const SetNames& set);
+/// The root's part in negotiations: it decides what follows from the reports of all ranks (rule 8).
+///
+/// An invalid request fails with InvalidArgument, two requests under one name with MismatchError, an
+/// expired request with TimeoutError. The unknown requests that remain get bits. A table beyond its
+/// capacity evicts requests that are pending nowhere, least recently run first. If bits run out,
+/// requests that are pending on every rank come first and take the bits of some that wait for a
+/// rank. The others stay unknown until bits are free: they are remembered here, so that ranks need
+/// not report them in every negotiation.
+class Judge {
+ public:
+  Judge(TableLimits limits, SetNames set) : limits_(limits), set_(std::move(set)) {}
+
+  /// `table`: as of this exchange. The verdict must be applied to it before the next one.
+  Verdict decide(Report report, const RequestTable& table);
+
+ private:
+  using ByName = std::map<std::string, Report::Item>;
+
+  bool is_complete(const Report::Item& item) const;
+  std::vector<int> missing_ranks(const Report::Item& item) const;
+  std::optional<Failure> failure_of(std::vector<Report::Item> variants,
+                                    const RequestTable& table) const;
+  Failure timeout(const Report::Item& item, const Request& request) const;
+  void set_joined(std::vector<int> ranks);
+  void remember(const std::string& name, Report::Item item);
+  void recall(const std::string& name, std::vector<Report::Item>& variants);
+  std::vector<int> evictions(const Bits& pending, const std::vector<int>& waiting,
+                             const RequestTable& table) const;
+  void assign_bits(const RequestTable& table, Verdict& verdict);
+
+  TableLimits limits_;
+  SetNames set_;
+  std::vector<int> joined_ranks_;
+  // Unknown requests, pending on all ranks that have not joined, or not yet.
+  ByName complete_;
+  ByName incomplete_;
+};
 
 }  // namespace kolo::runtime

@@ -14,7 +14,8 @@ void PendingRequests::add(PendingRequest request) {
     index_by_bit(added, *added.bit);
     ready_.set(*added.bit);
   } else {
-    count_unknown(added, 1);
+    ++unknown_count_;
+    unreported_[added.use] = &added;
   }
   next_timer_ = std::min({next_timer_, added.deadline, added.stall_at});
 }
@@ -24,8 +25,9 @@ void PendingRequests::remove(const PendingRequest& request) {
   if (request.bit) {
     clear_bit(*request.bit);
   } else if (!request.is_expired) {
-    count_unknown(request, -1);
+    --unknown_count_;
   }
+  unreported_.erase(request.use);
   if (request.is_expired) --expired_count_;
   if (request.is_stalled) --stalled_count_;
   by_use_.erase(request.use);
@@ -49,12 +51,11 @@ void PendingRequests::mark_awaited(UseId use) {
 }
 
 void PendingRequests::mark_reported() {
-  for (auto& [name, request] : by_name_) {
-    request.is_stalled = false;
-    request.was_reported = true;
+  if (has_stalled()) {
+    for (auto& [name, request] : by_name_) request.is_stalled = false;
   }
   stalled_count_ = 0;
-  unreported_count_ = 0;
+  unreported_.clear();
 }
 
 void PendingRequests::check_timers(Time now) {
@@ -70,6 +71,7 @@ void PendingRequests::check_timers(Time now) {
       request.stall_at = kNever;
       request.is_stalled = true;
       ++stalled_count_;
+      if (!request.bit) unreported_[request.use] = &request;
     }
     next_timer_ = std::min({next_timer_, request.deadline, request.stall_at});
   }
@@ -84,7 +86,8 @@ void PendingRequests::expire(PendingRequest& request) {
   if (request.bit) {
     ready_.reset(*request.bit);
   } else {
-    count_unknown(request, -1);
+    --unknown_count_;
+    unreported_[request.use] = &request;
   }
 }
 
@@ -95,8 +98,9 @@ void PendingRequests::assign_bit(int bit, const std::shared_ptr<const Request>& 
   pending.bit = bit;
   pending.request = request;
   index_by_bit(pending, bit);
+  unreported_.erase(pending.use);
   if (pending.is_expired) return;
-  count_unknown(pending, -1);
+  --unknown_count_;
   ready_.set(bit);
 }
 
@@ -106,7 +110,8 @@ void PendingRequests::withdraw_bit(int bit) {
   PendingRequest& pending = *by_bit_[index];
   clear_bit(bit);
   pending.bit.reset();
-  if (!pending.is_expired) count_unknown(pending, 1);
+  unreported_[pending.use] = &pending;
+  if (!pending.is_expired) ++unknown_count_;
 }
 
 Bits PendingRequests::unannounced() const { return ready_ - announced_; }
@@ -114,11 +119,6 @@ Bits PendingRequests::unannounced() const { return ready_ - announced_; }
 void PendingRequests::begin_announcement() { announcing_ = ready_; }
 
 void PendingRequests::end_announcement() { announced_ = std::exchange(announcing_, {}); }
-
-void PendingRequests::count_unknown(const PendingRequest& request, int by) {
-  unknown_count_ += by;
-  if (!request.was_reported) unreported_count_ += by;
-}
 
 void PendingRequests::index_by_bit(PendingRequest& request, int bit) {
   const auto index = static_cast<std::size_t>(bit);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +28,10 @@ struct PendingRequest {
   std::optional<int> bit;  ///< none: unknown to the request table
   Time submitted{};
   Time deadline = kNever;
-  Time stall_at = kNever;     ///< when it is reported as stalled
-  bool is_awaited = false;    ///< a caller blocks on it
-  bool is_expired = false;    ///< its deadline has passed
-  bool is_stalled = false;    ///< and no negotiation has reported it yet; that happens once
-  bool was_reported = false;  ///< in a negotiation
+  Time stall_at = kNever;   ///< when it is reported as stalled
+  bool is_awaited = false;  ///< a caller blocks on it
+  bool is_expired = false;  ///< its deadline has passed
+  bool is_stalled = false;  ///< and no negotiation has reported it yet; that happens once
 };
 
 /// Requests that are pending on one rank: by name, by use and by bit, with the sets and counts that
@@ -53,7 +53,16 @@ class PendingRequests {
 
   /// A caller blocks on `use`. Ignored if it is not pending.
   void mark_awaited(UseId use);
-  /// A negotiation reports everything that is pending.
+  /// Calls `visit(request)` for what the next negotiation must hear of: all requests with bits, and
+  /// unknown ones that no report has told, or that have expired or stalled since.
+  template <class Visit>
+  void for_each_to_report(const Visit& visit) const {
+    for (const PendingRequest* const known : by_bit_) {
+      if (known != nullptr) visit(*known);
+    }
+    for (const auto& [use, unknown] : unreported_) visit(*unknown);
+  }
+  /// That has been done.
   void mark_reported();
 
   /// Marks requests that have expired or stalled by `now`. Visits every request only if one is due.
@@ -76,25 +85,24 @@ class PendingRequests {
   /// The exchange of that header has ended.
   void end_announcement();
 
-  bool has_unknown() const { return unknown_count_ > 0; }        ///< and not expired
-  bool has_unreported() const { return unreported_count_ > 0; }  ///< unknown, by any negotiation
+  bool has_unknown() const { return unknown_count_ > 0; }  ///< and not expired
+  bool has_unreported() const { return !unreported_.empty(); }
   bool has_expired() const { return expired_count_ > 0; }
   bool has_stalled() const { return stalled_count_ > 0; }
 
  private:
   void expire(PendingRequest& request);
-  void count_unknown(const PendingRequest& request, int by);
   void index_by_bit(PendingRequest& request, int bit);
   void clear_bit(int bit);
 
   ByName by_name_;
   std::unordered_map<UseId, PendingRequest*> by_use_;
-  std::vector<PendingRequest*> by_bit_;  // null: nothing pending under that bit
+  std::vector<PendingRequest*> by_bit_;                // null: nothing pending under that bit
+  std::map<UseId, const PendingRequest*> unreported_;  // unknown, and due in the next report
   Bits ready_;
-  Bits announced_;   // of what is pending: shown in an exchange that has ended
-  Bits announcing_;  // shown by the header of the current exchange
-  int unknown_count_ = 0;
-  int unreported_count_ = 0;
+  Bits announced_;         // of what is pending: shown in an exchange that has ended
+  Bits announcing_;        // shown by the header of the current exchange
+  int unknown_count_ = 0;  // not expired
   int expired_count_ = 0;
   int stalled_count_ = 0;
   Time next_timer_ = kNever;

@@ -3,6 +3,7 @@
 
 #include "runtime/protocol/coordinator.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
@@ -172,6 +173,19 @@ TEST(CoordinatorTest, RequestsWithoutBits_WaitWithoutTraffic) {
   ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(0).size(), std::string("d a b c").size()) << ranks.ran(0);
   EXPECT_EQ(ranks.ran(1), ranks.ran(0));
+}
+
+TEST(CoordinatorTest, FarMoreRequestsThanBits_AreReportedOnceEach) {
+  Coordinator::Options options = patient();
+  options.table.bits = 2;
+  Lockstep ranks(2, options);
+  for (UseId use = 0; use < 100; ++use) {
+    for (int rank = 0; rank < 2; ++rank) ranks.submit(rank, use, "n" + std::to_string(use));
+  }
+  ranks.advance(milliseconds(10));
+  const std::string ran = ranks.ran(0);
+  EXPECT_EQ(std::count(ran.begin(), ran.end(), 'n'), 100);
+  EXPECT_EQ(ranks.reported(1), 100u);
 }
 
 TEST(CoordinatorTest, Error_FreesItsBitForARequestWithout) {

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "runtime/protocol/coordinator.hpp"
@@ -71,6 +73,8 @@ class Lockstep {
   }
   std::optional<Coordinator::Joined> joined(int rank) const { return log(rank).joined; }
   int posts(int rank) const { return log(rank).posts; }
+  /// Items in the reports that it has sent.
+  std::size_t reported(int rank) const { return log(rank).reported; }
   bool searched_for_silent(int rank) const { return log(rank).searched_for_silent; }
   const std::vector<Verdict::Stall>& stalls() const { return log(0).stalls; }
   Time now() const { return now_; }
@@ -82,6 +86,7 @@ class Lockstep {
     std::optional<Coordinator::Joined> joined;
     std::vector<Verdict::Stall> stalls;
     int posts = 0;
+    std::size_t reported = 0;
     bool searched_for_silent = false;
     std::deque<std::pair<int, ControlMessage>> mail;
   };
@@ -124,6 +129,7 @@ class Lockstep {
     if (actions.wake_up_request)
       wake_up_request_ = std::max(wake_up_request_, *actions.wake_up_request);
     for (auto& [to, message] : actions.send) {
+      if (const auto* report = std::get_if<Report>(&message)) log.reported += report->items.size();
       log_[static_cast<std::size_t>(to)].mail.emplace_back(rank, std::move(message));
     }
     log.searched_for_silent |= actions.find_silent;
