@@ -116,8 +116,9 @@ class Runtime {
   /// What it holds is freed: shared memory, a thread, and later the object itself, unless the
   /// program keeps its shared_from_this(). Collective over the world and blocking.
   ///
-  /// @throws InvalidArgument, on all ranks, for the world and for a set that was removed before;
-  ///   and in a function that runs inside an operation of the set
+  /// @throws InvalidArgument, on all ranks, for the world, for a set that was removed before, and
+  ///   where a rank knows that others have joined the set, in which they wait for it; and in a
+  ///   function that runs inside an operation of the set
   /// @throws MismatchError, on all ranks, if they name different sets
   void remove_process_set(ProcessSet& set);
   /// Finds a process set by ProcessSet::number.

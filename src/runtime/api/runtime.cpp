@@ -20,6 +20,7 @@
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
 #include "base/misspelt_settings.hpp"
+#include "base/rank_list.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
@@ -253,6 +254,15 @@ void Runtime::remove_process_set(ProcessSet& set) {
   if (parts_->find_set(set.number()) != &set) {
     runtime::add_invalid_reason(*operation,
                                 "process set " + set.name() + " has been removed already");
+  }
+  if (set.included()) {
+    // They wait for this rank in the set, and do not come here before it has joined too.
+    if (const std::vector<int> joined = set.lane()->joined_ahead(); !joined.empty()) {
+      runtime::add_invalid_reason(*operation, list_ranks(joined) + " joined process set " +
+                                                  set.name() +
+                                                  " and waits there for its other ranks. Join it "
+                                                  "on all of them before it is removed.");
+    }
   }
   runtime::submit(submission).wait();
   parts_->remove_set(set);

@@ -188,6 +188,16 @@ bool Lane::wait(Operation& operation, Clock::time_point until) {
 
 bool Lane::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
 
+std::vector<int> Lane::joined_ahead() {
+  require_outside_step("the question who has joined");
+  std::vector<int> ranks;
+  const std::lock_guard lock(progress_mutex_);
+  if (control_ == nullptr) return ranks;
+  control_->coordinator().joined_ahead().for_each(
+      [&](int rank) { ranks.push_back(world_rank(rank)); });
+  return ranks;
+}
+
 Lane::Metrics Lane::metrics() {
   require_creator_process();
   require_outside_step("metrics()");

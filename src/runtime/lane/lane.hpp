@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "base/creator_process.hpp"
 #include "comm/world.hpp"
@@ -124,6 +125,10 @@ class Lane {
   std::string next_name(std::string_view kind);
   /// A prefix for the names of an object's operations. Unlike names, it never repeats.
   std::string next_prefix(std::string_view kind);
+
+  /// The world ranks that have joined, as far as this rank, which has not, has heard of it. Throws
+  /// InvalidArgument inside a step of this lane.
+  std::vector<int> joined_ahead();
 
   struct Metrics {
     Coordinator::Counters protocol;

@@ -114,6 +114,8 @@ class Coordinator {
   /// The protocol has ended here; submissions fail immediately.
   bool is_closed() const { return closed_.has_value(); }
   const Counters& counters() const { return counters_; }
+  /// The ranks whose join this rank has seen, unless it has joined too.
+  Bits joined_ahead() const { return joins_.own ? Bits{} : joins_.ranks; }
 
  private:
   /// The state of the current exchange.

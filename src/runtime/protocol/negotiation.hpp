@@ -17,9 +17,9 @@
 namespace kolo::runtime {
 
 /// The report of a rank or a subtree to its parent in a negotiation: what is pending there after
-/// the exchange's batches have run, and who has joined. Of the unknown requests, it holds those that
-/// no earlier report has told, and those that have expired or stalled since. Ranks count within the
-/// process set; lists of ranks ascend.
+/// the exchange's batches have run, and who has joined. Of the unknown requests, it holds those
+/// that no earlier report has told, and those that have expired or stalled since. Ranks count
+/// within the process set; lists of ranks ascend.
 struct Report {
   struct Item {
     std::optional<Request> request;  ///< if the table does not know it
@@ -85,9 +85,9 @@ struct TableLimits {
 
 /// The root's part in negotiations: it decides what follows from the reports of all ranks (rule 8).
 ///
-/// An invalid request fails with InvalidArgument, two requests under one name with MismatchError, an
-/// expired request with TimeoutError. The unknown requests that remain get bits. A table beyond its
-/// capacity evicts requests that are pending nowhere, least recently run first. If bits run out,
+/// An invalid request fails with InvalidArgument, two requests under one name with MismatchError,
+/// an expired request with TimeoutError. The unknown requests that remain get bits. A table beyond
+/// its capacity evicts requests that are pending nowhere, least recently run first. If bits run out,
 /// requests that are pending on every rank come first and take the bits of some that wait for a
 /// rank. The others stay unknown until bits are free: they are remembered here, so that ranks need
 /// not report them in every negotiation.

@@ -98,6 +98,19 @@ TEST_P(JoinFailureTest, Timeout_NamesNoJoinedRank) {
   });
 }
 
+TEST_P(JoinFailureTest, RemovalOfASetThatARankHasJoined_FailsAndTheJoinContinues) {
+  run_runtimes(GetParam(), [](Runtime& runtime) {
+    ProcessSet& set = runtime.add_process_set({1, 2});
+    const auto remove = [&] { runtime.remove_process_set(set); };
+    if (runtime.rank() == 1) barrier({.name = "runs without rank 2", .process_set = &set});
+    if (runtime.rank() == 2) join(&set);
+    expect_contains(text_thrown_by<InvalidArgument>(remove),
+                    "rank 1: rank 2 joined process set {1, 2} and waits there");
+    if (runtime.rank() == 1) join(&set);
+    remove();
+  });
+}
+
 TEST_P(JoinFailureTest, Shutdown_EndsTheJoin) {
   run_runtimes(GetParam(), [](Runtime& runtime) {
     expect_sum_works(runtime, "x");

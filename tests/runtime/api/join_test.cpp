@@ -174,6 +174,7 @@ TEST_P(JoinTest, SharedBuffers_AreReducedWithoutJoinedRanks) {
 TEST_P(JoinTest, RequestForAJoinedRanksData_FailsOnAllOthers) {
   if (size() == 1) GTEST_SKIP() << "no other rank is left";
   run([&](Runtime& runtime) {
+    ProcessSet& kept = runtime.add_process_set({0, size() - 1});
     for (int round = 0; round < 2; ++round) {
       const int joined = round == 0 ? 0 : size() - 1;
       const std::string who = "rank " + std::to_string(joined);
@@ -196,13 +197,19 @@ TEST_P(JoinTest, RequestForAJoinedRanksData_FailsOnAllOthers) {
         const std::string added =
             text_thrown_by<InvalidArgument>([&] { runtime.add_process_set({0}); });
         expect_contains(added, who + " has joined, and all ranks must take part");
+        const std::string removed =
+            text_thrown_by<InvalidArgument>([&] { runtime.remove_process_set(kept); });
+        expect_contains(removed, who + " has joined, and all ranks must take part");
         barrier({.name = "the set works on"});
       }
       join();
     }
     ProcessSet& added = runtime.add_process_set({0, size() - 1});
-    EXPECT_EQ(added.number(), 1);
-    if (added.included()) expect_sum_works(added, "x");
+    EXPECT_EQ(added.number(), 2);
+    for (ProcessSet* const set : {&kept, &added}) {
+      if (set->included()) expect_sum_works(*set, "x");
+      runtime.remove_process_set(*set);
+    }
     expect_sum_works(runtime, "x");
   });
 }
