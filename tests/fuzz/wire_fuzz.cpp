@@ -72,7 +72,7 @@ Header some_header() {
 
 std::vector<WireMessage> some_messages() {
   const Report report{
-      7, {{some_request(), -1, {0, 1}, {1}, true}, {std::nullopt, 5, {3}, {}, false}}, {0, 2}};
+      7, {{some_request(), -1, {0, 1}, {1}, true}, {{}, 5, {3}, {}, false}}, {0, 2}};
   Verdict verdict;
   verdict.exchange = 9;
   verdict.evicted = {5, 8191};

@@ -64,7 +64,7 @@ Offset<wire::Item> pack(FlatBufferBuilder& builder, const Report::Item& item) {
 }
 
 Offset<wire::Addition> pack(FlatBufferBuilder& builder, const Verdict::Addition& addition) {
-  return wire::CreateAddition(builder, addition.bit, pack(builder, addition.request));
+  return wire::CreateAddition(builder, addition.bit, pack(builder, *addition.request));
 }
 
 Offset<wire::NameError> pack(FlatBufferBuilder& builder, const Verdict::NameError& error) {

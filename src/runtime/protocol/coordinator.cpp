@@ -29,8 +29,7 @@ void Coordinator::submit(UseId use, const Request& request, Time now, Time deadl
   PendingRequest pending;
   pending.use = use;
   pending.bit = table_.find(request);
-  pending.request =
-      pending.bit ? table_.at(*pending.bit) : std::make_shared<const Request>(request);
+  pending.request = pending.bit ? table_.at(*pending.bit) : SharedRequest(request);
   pending.submitted = now;
   pending.deadline = deadline;
   if (options_.stall_warn.count() > 0) pending.stall_at = later(now, options_.stall_warn);

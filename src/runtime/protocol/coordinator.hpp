@@ -49,7 +49,7 @@ class Coordinator {
   /// Requests that run together, in this order.
   struct Batch {
     struct Item {
-      std::shared_ptr<const Request> request;
+      SharedRequest request;
       std::optional<UseId> use;  ///< none: this rank has joined
     };
     std::vector<Item> items;

@@ -26,7 +26,7 @@ Report Coordinator::own_report() const {
     if (pending.bit) {
       item.bit = *pending.bit;
     } else {
-      item.request = *pending.request;
+      item.request = pending.request;
     }
     item.ranks = {options_.rank};
     if (pending.is_expired) item.expired_ranks = {options_.rank};

@@ -92,7 +92,7 @@ void History::append(Composition composition) {
   if (ends_round) begin_round();
   const bool has_dropped = batches_.size() < remembered;
   rounds_.back().set |= set;
-  compositions_[static_cast<std::size_t>(composition)].has_run = true;
+  ++compositions_[static_cast<std::size_t>(composition)].runs;
   batches_.append(static_cast<std::uint32_t>(composition));
   if (is_new && !ends_round) return;  // which changes no prediction
   if (model_ == kNoRound || !is_no_surprise || ends_round != follows_model) {
@@ -221,7 +221,7 @@ void History::forget(int bit) {
   for (const Composition composition : std::exchange(by_bit_[index], {})) {
     const Known& known = compositions_[static_cast<std::size_t>(composition)];
     if (!known.set.test(bit)) continue;
-    if (known.has_run) batches_.replace(static_cast<std::uint32_t>(composition), kForgotten);
+    batches_.replace(static_cast<std::uint32_t>(composition), kForgotten, known.runs);
     drop(index_.find(known.bits));
   }
   for (Round& round : rounds_) round.set.reset(bit);

@@ -61,7 +61,7 @@ class History {
   struct Known {
     std::vector<int> bits;
     Bits set;
-    bool has_run = false;  ///< it may be in the history
+    std::size_t runs = 0;  ///< it is in the history at most as often
   };
   struct Round {
     std::size_t begin = 0;  // of its batches; they end where the next round's begin

@@ -183,7 +183,7 @@ void Judge::assign_bits(const RequestTable& table, Verdict& verdict) {
         next = bit + 1;
       }
       verdict.blocked.push_back(node.key());
-      verdict.added.push_back({bit, std::move(*node.mapped().request)});
+      verdict.added.push_back({bit, std::move(node.mapped().request)});
     }
   }
 }

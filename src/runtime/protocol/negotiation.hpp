@@ -22,7 +22,7 @@ namespace kolo::runtime {
 /// within the process set; lists of ranks ascend.
 struct Report {
   struct Item {
-    std::optional<Request> request;  ///< if the table does not know it
+    SharedRequest request;           ///< if the table does not know it
     int bit = -1;                    ///< otherwise
     std::vector<int> ranks;          ///< on which it is pending
     std::vector<int> expired_ranks;  ///< of these, where its deadline has passed
@@ -45,7 +45,7 @@ struct Report {
 struct Verdict {
   struct Addition {
     int bit = 0;
-    Request request;
+    SharedRequest request;
     bool operator==(const Addition&) const = default;
   };
   struct NameError {

@@ -21,7 +21,7 @@ void PendingRequests::add(PendingRequest request) {
 }
 
 void PendingRequests::remove(const PendingRequest& request) {
-  const std::shared_ptr<const Request> kept = request.request;  // its name outlives the entry
+  const SharedRequest kept = request.request;  // its name outlives the entry
   if (request.bit) {
     clear_bit(*request.bit);
   } else if (!request.is_expired) {
@@ -91,9 +91,9 @@ void PendingRequests::expire(PendingRequest& request) {
   }
 }
 
-void PendingRequests::assign_bit(int bit, const std::shared_ptr<const Request>& request) {
+void PendingRequests::assign_bit(int bit, const SharedRequest& request) {
   const auto found = by_name_.find(request->name);
-  if (found == by_name_.end() || *found->second.request != *request) return;
+  if (found == by_name_.end() || found->second.request != request) return;
   PendingRequest& pending = found->second;
   pending.bit = bit;
   pending.request = request;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -24,7 +23,7 @@ inline constexpr Time kNever = Time::max();
 /// A request that this rank has submitted and that has neither run nor failed yet.
 struct PendingRequest {
   UseId use = 0;
-  std::shared_ptr<const Request> request;
+  SharedRequest request;
   std::optional<int> bit;  ///< none: unknown to the request table
   Time submitted{};
   Time deadline = kNever;
@@ -57,8 +56,11 @@ class PendingRequests {
   /// unknown ones that no report has told, or that have expired or stalled since.
   template <class Visit>
   void for_each_to_report(const Visit& visit) const {
-    for (const PendingRequest* const known : by_bit_) {
-      if (known != nullptr) visit(*known);
+    ready_.for_each([&](int bit) { visit(*at(bit)); });
+    if (has_expired()) {
+      for (const PendingRequest* const known : by_bit_) {
+        if (known != nullptr && known->is_expired) visit(*known);
+      }
     }
     for (const auto& [use, unknown] : unreported_) visit(*unknown);
   }
@@ -71,7 +73,7 @@ class PendingRequests {
   Time next_timer() const { return next_timer_; }
 
   /// The request table has given `request` the bit `bit`.
-  void assign_bit(int bit, const std::shared_ptr<const Request>& request);
+  void assign_bit(int bit, const SharedRequest& request);
   /// The request table has evicted `bit`: a request pending under it is unknown again.
   void withdraw_bit(int bit);
 

@@ -46,8 +46,13 @@ class Recurrence {
 
   void set(std::size_t place, std::uint32_t symbol) { symbols_[place] = symbol; }
 
-  void replace(std::uint32_t symbol, std::uint32_t by) {
-    std::replace(symbols_.begin(), symbols_.end(), symbol, by);
+  /// Replaces the oldest `count` occurrences, or all there are.
+  void replace(std::uint32_t symbol, std::uint32_t by, std::size_t count) {
+    for (auto it = symbols_.begin(); it != symbols_.end() && count > 0; ++it) {
+      if (*it != symbol) continue;
+      *it = by;
+      --count;
+    }
   }
 
  private:

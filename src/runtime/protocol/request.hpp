@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kolo/algorithm.hpp"
@@ -61,6 +63,24 @@ struct Request {
   bool is_once_per_node() const { return placement == kOncePerNode; }
   /// Whether it is an operation on SharedBuffers.
   bool is_on_buffers() const { return !placement.empty() && !is_once_per_node(); }
+};
+
+/// A request that many hold and none changes: copied by reference, compared by value. May be empty.
+class SharedRequest {
+ public:
+  SharedRequest() = default;
+  SharedRequest(Request request) : request_(std::make_shared<const Request>(std::move(request))) {}
+
+  explicit operator bool() const { return request_ != nullptr; }
+  const Request& operator*() const { return *request_; }
+  const Request* operator->() const { return request_.get(); }
+
+  friend bool operator==(const SharedRequest& a, const SharedRequest& b) {
+    return a.request_ == b.request_ || (a && b && *a == *b);
+  }
+
+ private:
+  std::shared_ptr<const Request> request_;
 };
 
 /// "allreduce 'layer1.weight'", for error texts.

@@ -1,5 +1,7 @@
 #include "runtime/protocol/request_table.hpp"
 
+#include <utility>
+
 namespace kolo::runtime {
 
 std::optional<int> RequestTable::find(const Request& request) const {
@@ -11,15 +13,14 @@ std::optional<int> RequestTable::find(const Request& request) const {
   return std::nullopt;
 }
 
-void RequestTable::add(int bit, const Request& request) {
+void RequestTable::add(int bit, SharedRequest request) {
   if (static_cast<std::size_t>(bit) >= entries_.size()) {
     entries_.resize(static_cast<std::size_t>(bit) + 1);
   }
-  entry(bit) = {std::make_shared<const Request>(request),
-                by_last_run_.insert(by_last_run_.end(), bit)};
-  std::vector<int>& bits = bits_of_name_[request.name];
+  std::vector<int>& bits = bits_of_name_[request->name];
   bits.push_back(bit);
   update_ambiguous(bits);
+  entry(bit) = {std::move(request), by_last_run_.insert(by_last_run_.end(), bit)};
   all_.set(bit);
   ++size_;
 }

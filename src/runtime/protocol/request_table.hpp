@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,10 +19,10 @@ class RequestTable {
  public:
   /// The request's bit; none if it is unknown.
   std::optional<int> find(const Request& request) const;
-  void add(int bit, const Request& request);
+  void add(int bit, SharedRequest request);
   void remove(int bit);
 
-  const std::shared_ptr<const Request>& at(int bit) const { return entry(bit).request; }
+  const SharedRequest& at(int bit) const { return entry(bit).request; }
   /// The bits of all requests under `name`.
   Bits bits_of(const std::string& name) const;
   const Bits& all() const { return all_; }
@@ -42,7 +41,7 @@ class RequestTable {
   void update_ambiguous(const std::vector<int>& bits_of_one_name);
 
   struct Entry {
-    std::shared_ptr<const Request> request;
+    SharedRequest request;
     std::list<int>::iterator place;  // in by_last_run_
   };
   const Entry& entry(int bit) const { return entries_[static_cast<std::size_t>(bit)]; }

@@ -225,8 +225,8 @@ TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
   Verdict stall;
   stall.stalls = {{"a", {0}, {1, 3}}};
   const std::vector<WireMessage> messages{
-      ControlMessage{Report{7, {{std::nullopt, 0, {1, 3}, {}, false}}, {}}},
-      ControlMessage{Report{7, {{std::nullopt, 0, {1}, {3}, false}}, {}}},
+      ControlMessage{Report{7, {{{}, 0, {1, 3}, {}, false}}, {}}},
+      ControlMessage{Report{7, {{{}, 0, {1}, {3}, false}}, {}}},
       ControlMessage{Report{7, {}, {0, 3}}},
       ControlMessage{stall},
       HeaderExchangeMessage{HeaderUp{joined}},

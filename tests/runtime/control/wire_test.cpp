@@ -76,8 +76,8 @@ void PrintTo(const Sample& sample, std::ostream* out) { *out << sample.name; }
 std::vector<Sample> report_samples() {
   Report full{7,
               {{odd_request(), -1, {0, 1, 900}, {1}, true},
-               {std::nullopt, 0, {3}, {}, false},
-               {std::nullopt, Header::kMaxBits - 1, {2, 5}, {2, 5}, false},
+               {{}, 0, {3}, {}, false},
+               {{}, Header::kMaxBits - 1, {2, 5}, {2, 5}, false},
                {default_request(), -1, {4}, {4}, false}},
               {0, 2, 1023}};
   Report large{std::numeric_limits<std::uint64_t>::max(), {}, {}};

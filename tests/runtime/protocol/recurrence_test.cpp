@@ -27,7 +27,7 @@ TEST(RecurrenceTest, Measure_FindsEveryLength) {
       Recurrence sequence;
       for (std::size_t i = 0; i < size; ++i) sequence.append(Symbols(1, symbols)(random));
       if (size % 3 == 2) sequence.drop_oldest(size / 3);
-      if (size % 3 == 1) sequence.replace(1, 2);
+      if (size % 3 == 1) sequence.replace(1, 2, sequence.size());
       sequence.measure();
       for (std::size_t distance = 1; distance < size + 2; ++distance) {
         EXPECT_EQ(sequence.length_at(distance), length_of(sequence, distance))
