@@ -303,9 +303,10 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Resumes from a checkpoint of any world size and shard mode, between steps. Collective and
   /// blocking. Checks names, shapes, dtypes, options and checksums before it changes anything.
   /// Before the first step, it also restores the layout of buckets, and shards at once.
-  /// @param path a checkpoint; a folder of checkpoints, for the newest one; or a file with only
-  ///   parameters and buffers: a safetensors file, or one that torch::save wrote of the model.
-  ///   LibTorch reads the latter, and trusts it
+  /// @param path a checkpoint; a folder of checkpoints, for the newest one; or only parameters and
+  ///   buffers: a safetensors file, a folder of Hugging Face with model.safetensors or
+  ///   model.safetensors.index.json, or a file that torch::save wrote of the model. LibTorch reads
+  ///   the latter, and trusts it
   /// @return which checkpoint it loaded, its number of steps and extras, and which tensors it took
   /// @throws MismatchError on all ranks if they give different options, or see different things
   ///   under the path

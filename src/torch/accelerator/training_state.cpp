@@ -3,8 +3,7 @@
 
 #include "kolo/error.hpp"
 #include "torch/accelerator/accelerated_training.hpp"
-#include "torch/checkpoint/checkpoint_folder.hpp"
-#include "torch/checkpoint/checkpoint_index.hpp"
+#include "torch/checkpoint/checkpoint.hpp"
 #include "torch/checkpoint/json_fields.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/printable.hpp"
@@ -58,9 +57,8 @@ bool AcceleratedTraining::has_checkpoint(const std::filesystem::path& path,
       on_all_ranks({.name = name, .process_set = &set_}, "looking for checkpoints", [&] {
         std::error_code error;
         if (!std::filesystem::exists(path, error)) return std::string();
-        const bool is_one = !std::filesystem::is_directory(path, error) ||
-                            std::filesystem::exists(path / kIndexName, error) ||
-                            !list_checkpoints(path).empty();
+        const bool is_one =
+            !std::filesystem::is_directory(path, error) || tensors::has_checkpoint(path);
         return std::string(is_one ? "yes" : "");
       });
   return std::ranges::any_of(found, [](const std::string& each) { return !each.empty(); });

@@ -6,13 +6,10 @@
 #include <vector>
 
 #include "kolo/error.hpp"
-#include "kolo/process_set.hpp"
-#include "kolo/runtime.hpp"
-#include "runtime/api/submit.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_reader.hpp"
-#include "torch/checkpoint/on_all_ranks.hpp"
+#include "torch/checkpoint/safetensors_files.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::tensors {
@@ -29,7 +26,9 @@ std::string choose(const std::filesystem::path& path) {
   const std::vector<std::int64_t> numbers = list_checkpoints(path);
   if (numbers.empty()) {
     throw InvalidArgument("there is no checkpoint in it: neither " + std::string(kIndexName) +
-                          " nor a folder such as " + checkpoint_name(1).string());
+                          " nor a folder such as " + checkpoint_name(1).string() +
+                          "; nor a model: " + std::string(kModelName) + " or " +
+                          std::string(kModelIndexName));
   }
   return checkpoint_name(numbers.back()).string();
 }
@@ -60,25 +59,28 @@ CheckpointIndex read_index(const std::filesystem::path& path) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const std::filesystem::path& path, const OperationOptions& options) {
-  const ProcessSet& set = runtime::chosen(options.process_set);
-  const std::string name = options.name.empty() ? set.next_name("open_checkpoint") : options.name;
+bool has_checkpoint(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / kIndexName, error) || !list_checkpoints(folder).empty();
+}
+
+Checkpoint::Checkpoint(const std::filesystem::path& path, const Readers& readers) {
   const std::string what = "opening checkpoint '" + path.string() + "'";
-  OperationOptions named = options;
-  named.name = name + ".choose";
   const std::string chosen =
-      on_all_ranks(named, what, [&] {
-        if (set.rank() != 0) return std::string();
-        lock_.emplace(folder_of(path), FolderLock::Kind::Load,
-                      options.timeout.value_or(set.runtime().config().timeout) / 2);
-        return choose(path);
-      }).front();
+      readers
+          .run(".choose", what,
+               [&] {
+                 if (readers.rank() != 0) return std::string();
+                 lock_.emplace(folder_of(path), FolderLock::Kind::Load, readers.timeout() / 2);
+                 return choose(path);
+               })
+          .front();
   path_ = chosen.empty() ? path : path / chosen;
-  named.name = name + ".open";
-  on_all_ranks(named, what, [&] {
+  readers.run(".open", what, [&] {
     index_ = read_index(path_);
-    const std::size_t step = static_cast<std::size_t>(set.size());
-    for (std::size_t i = static_cast<std::size_t>(set.rank()); i < index_.files.size(); i += step) {
+    const std::size_t step = static_cast<std::size_t>(readers.size());
+    for (std::size_t i = static_cast<std::size_t>(readers.rank()); i < index_.files.size();
+         i += step) {
       BlockReader(path_, index_.files[i]).verify_header();
     }
   });

@@ -16,22 +16,29 @@
 #include "torch/checkpoint/block_reader.hpp"
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/folder_lock.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
 
 namespace kolo::tensors {
 
-/// Reads a checkpoint written by any number of ranks. Not thread-safe. While it lives on the set's
-/// first rank, other programs that save into its folder do not remove the checkpoint.
+/// Whether a folder is a checkpoint, or has one. Throws BackendError if it cannot be listed.
+bool has_checkpoint(const std::filesystem::path& folder);
+
+/// Reads a checkpoint written by any number of ranks. Not thread-safe. While it lives with the
+/// first reader, other programs that save into its folder do not remove the checkpoint.
 class Checkpoint {
  public:
   using Tensor = CheckpointIndex::Tensor;
 
-  /// Opens `path`, or the newest checkpoint in it, which the set's first rank chooses for all.
-  /// Collective over the set of `options` and blocking. Each rank checks the sizes and headers of
-  /// some files; elements are verified when they are read. If a program is saving into the folder,
+  /// Opens `path`, or the newest checkpoint in it, which the first reader chooses for all.
+  /// Collective if the readers are several ranks, and blocking. Each checks the sizes and headers
+  /// of some files; elements are verified when they are read. If a program is saving into the folder,
   /// waits for it, but at most half the timeout. Throws on all ranks, naming rank, file and tensor:
   /// InvalidArgument if there is no checkpoint, or its files are missing, truncated, damaged or
   /// replaced; BackendError if the system cannot read them; the errors of all collectives.
-  Checkpoint(const std::filesystem::path& path, const OperationOptions& options);
+  Checkpoint(const std::filesystem::path& path, const Readers& readers);
+  /// The same for the ranks of the set of `options`.
+  Checkpoint(const std::filesystem::path& path, const OperationOptions& options)
+      : Checkpoint(path, Readers(options)) {}
 
   const CheckpointIndex& index() const { return index_; }
   const std::map<std::string, Tensor>& tensors() const { return index_.tensors; }

@@ -1,7 +1,9 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 
+#include "kolo/config.hpp"
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
+#include "kolo/runtime.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/checkpoint/printable.hpp"
 
@@ -23,6 +25,14 @@ std::string outcome_of(const std::function<std::string()>& work) {
   }
 }
 
+/// Throws its error, which `what` begins; otherwise leaves its result.
+void require_done(std::string& outcome, const std::string& what) {
+  const char ending = outcome.front();
+  outcome.erase(0, 1);
+  if (ending == kInvalid) throw InvalidArgument(printable(what + ": " + outcome));
+  if (ending == kFailed) throw BackendError(printable(what + ": " + outcome));
+}
+
 }  // namespace
 
 std::vector<std::string> on_all_ranks(const OperationOptions& options, const std::string& what,
@@ -30,16 +40,34 @@ std::vector<std::string> on_all_ranks(const OperationOptions& options, const std
   const std::vector<int>& ranks = runtime::chosen(options.process_set).ranks();
   std::vector<std::string> outcomes = allgather_object(outcome_of(work), options);
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    std::string& outcome = outcomes[i];
     const std::string rank = "rank " + std::to_string(ranks[i]);
-    if (outcome.empty()) throw InvalidArgument(what + ": " + rank + " has joined");
-    const char ending = outcome.front();
-    outcome.erase(0, 1);
-    const std::string text = printable(what + ": on " + rank + ": " + outcome);
-    if (ending == kInvalid) throw InvalidArgument(text);
-    if (ending == kFailed) throw BackendError(text);
+    if (outcomes[i].empty()) throw InvalidArgument(what + ": " + rank + " has joined");
+    require_done(outcomes[i], what + ": on " + rank);
   }
   return outcomes;
+}
+
+Readers::Readers(const OperationOptions& options)
+    : set_(&runtime::chosen(options.process_set)),
+      prefix_(options.name.empty() ? set_->next_name("read") : options.name),
+      timeout_(options.timeout) {}
+
+Readers Readers::this_process() { return Readers(nullptr); }
+
+std::chrono::nanoseconds Readers::timeout() const {
+  if (timeout_) return *timeout_;
+  return set_ != nullptr ? set_->runtime().config().timeout : Config::from_environment().timeout;
+}
+
+std::vector<std::string> Readers::run(const std::string& step, const std::string& what,
+                                      const std::function<std::string()>& work) const {
+  if (set_ != nullptr) {
+    return on_all_ranks({.name = prefix_ + step, .timeout = timeout_, .process_set = set_}, what,
+                        work);
+  }
+  std::string outcome = outcome_of(work);
+  require_done(outcome, what);
+  return {outcome};
 }
 
 }  // namespace kolo::tensors

@@ -18,6 +18,7 @@ class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::filesystem::path& path);
 
+  const std::filesystem::path& path() const { return file_.path(); }
   const std::map<std::string, SafetensorsHeader::Place>& tensors() const { return header_.tensors; }
 
   /// Fills `target` with a tensor's elements, which must be of `dtype`, from `begin` on.

@@ -1,8 +1,6 @@
 #include "torch/optimizer/training_checkpoint.hpp"
 
 #include <algorithm>
-#include <system_error>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -39,15 +37,6 @@ bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
     }
   }
   return true;
-}
-
-constexpr const char* kFile = "a file";
-
-/// What this rank sees under a path; opening it has the better error text.
-std::string kind_of(const std::filesystem::path& path) {
-  std::error_code unreadable;
-  if (std::filesystem::is_regular_file(path, unreadable)) return kFile;
-  return std::filesystem::exists(path, unreadable) ? "a folder" : "missing";
 }
 
 void require_same_scaler(const TrainingDetails& details, const LoadOptions& options) {
@@ -94,41 +83,38 @@ TrainingView TrainingCheckpoint::view() const {
                     .sharded = *sets.sharded,
                     .is_sharded = batches_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
-                    .parameters = {},
+                    .model = {.parameters = {},
+                              .buffers = buffers_,
+                              .aliases = {},
+                              .shares = {},
+                              .sets_shared_copies = sets.sharded->rank() == 0},
                     .mastered = {},
-                    .buffers = buffers_,
-                    .aliases = {},
                     .leaves = {},
-                    .frozen = {},
                     .shared = {},
                     .residuals = residuals(),
                     .hook = context_.hook,
                     .wrapped = context_.wrapped};
-  add_parameters(view);
+  add_parameters(view.model);
+  add_leaves(view);
   add_shares(view);
   return view;
 }
 
 /// Adds the model's parameters, then those of the optimizer that are not in the model.
-void TrainingCheckpoint::add_parameters(TrainingView& view) const {
-  std::unordered_map<const void*, std::string> known;
-  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
-    const auto [first, is_new] = known.emplace(tensor.unsafeGetTensorImpl(), name);
-    if (is_new) {
-      view.parameters.emplace_back(name, tensor);
-    } else if (first->second != name) {
-      view.aliases[name] = first->second;
-    }
-  };
-  for (const auto& [name, tensor] : parameters_) add(name, tensor);
+void TrainingCheckpoint::add_parameters(ModelView& model) const {
+  model.add_parameters(parameters_);
+  ModelView::Named stepped;
   std::size_t index = 0;
   for (const auto& group : context_.groups) {
-    for (const at::Tensor& tensor : group.params()) add(batches_.name_of(tensor, index++), tensor);
+    for (const at::Tensor& tensor : group.params()) {
+      stepped.emplace_back(batches_.name_of(tensor, index++), tensor);
+    }
   }
+  model.add_parameters(stepped);
 }
 
-/// Adds the leaves that this rank steps, and its shares of parameters that nothing steps.
-void TrainingCheckpoint::add_shares(TrainingView& view) const {
+/// Adds the leaves that this rank steps.
+void TrainingCheckpoint::add_leaves(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : batches_) {
     append_leaves(*reducer, type, view.leaves);
@@ -139,11 +125,20 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
       view.mastered.emplace_back(parameter.name, parameter.tensor);
     }
   }
+}
+
+/// Adds this rank's shares of fully sharded parameters: its leaves, and those that nothing steps.
+void TrainingCheckpoint::add_shares(TrainingView& view) const {
+  const auto add = [&](const std::string& name, const at::Tensor& parameter,
+                       const at::Tensor& elements, std::int64_t begin) {
+    if (is_fully_sharded(parameter))
+      view.model.shares.push_back({name, parameter, elements, begin});
+  };
+  for (const auto& leaf : view.leaves) add(leaf.name, leaf.parameter, leaf.elements, leaf.begin);
   for (const auto& [name, tensor] : context_.frozen.parameters()) view.shared.insert(name);
   for (const auto& [parameter, share] : context_.frozen.shares()) {
     const auto& [begin, elements] = share;
-    view.frozen.push_back(
-        {parameter.name, parameter.tensor, elements, elements, begin, elements.scalar_type()});
+    add(parameter.name, parameter.tensor, elements, begin);
   }
 }
 
@@ -229,6 +224,7 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
   const std::string name = next_name("load");
   const std::string kind = kind_of(path);
+  const Readers readers({.name = name, .process_set = &context_.set});
   const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
   agree(context_.set, name + ".agreement", "DistributedOptimizer: load('" + path.string() + "')",
         {{"the path", kind},
@@ -237,27 +233,27 @@ Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOpt
          {"random_state", text(options.random_state)},
          {"scaler", options.scaler != nullptr ? "given" : "not given"}},
         {});
-  const Loaded loaded = kind == kFile ? load_model_file(view(), path, options.strict, name)
-                                      : load_checkpoint(path, options, name);
-  log_partial(loaded, context_.set);
+  const Loaded loaded = is_of_a_model(kind)
+                            ? load_model_file(view().model, path, options.strict, readers)
+                            : load_checkpoint(path, options, readers);
+  if (readers.rank() == 0) log_partial(loaded);
   return loaded;
 }
 
 Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
-                                           const LoadOptions& options, const std::string& name) {
-  const Checkpoint checkpoint(path, {.name = name + ".open", .process_set = &context_.set});
+                                           const LoadOptions& options, const Readers& readers) {
+  const Checkpoint checkpoint(path, readers);
   SavedTraining saved{checkpoint.index(), checkpoint.path(), {}};
   const TrainingDetails& details = saved.details;
   Loaded loaded;
-  on_all_ranks({.name = name + ".fits", .process_set = &context_.set},
-               "loading the checkpoint " + checkpoint.path().string(), [&] {
-                 saved.details = parse_training_details(checkpoint.details());
-                 require_fit(saved, options);
-                 require_same_scaler(details, options);
-                 loaded = match_model(view(), saved, options.strict);
-               });
+  readers.run(".fits", "loading the checkpoint " + checkpoint.path().string(), [&] {
+    saved.details = parse_training_details(checkpoint.details());
+    require_fit(saved, options);
+    require_same_scaler(details, options);
+    loaded = match_model(view().model, saved, options.strict);
+  });
   if (options.optimizer_state) follow_layout(details);
-  load_training(view(), saved, checkpoint, options, name);
+  load_training(view(), saved, checkpoint, options, readers);
   if (options.optimizer_state) {
     OptionSync::apply(details.groups, context_.groups);
     option_sync_.merge(context_.groups, context_.wrapped.groups());

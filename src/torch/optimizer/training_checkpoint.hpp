@@ -7,6 +7,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "kolo/torch/checkpoint.hpp"
+#include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/training/saved_state.hpp"
@@ -32,9 +33,10 @@ class TrainingCheckpoint {
  private:
   std::string next_name(const char* operation);
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options,
-                         const std::string& name);
+                         const Readers& readers);
   void require_fit(const SavedTraining& saved, const LoadOptions& options) const;
-  void add_parameters(TrainingView& view) const;
+  void add_parameters(ModelView& model) const;
+  void add_leaves(TrainingView& view) const;
   void add_shares(TrainingView& view) const;
   TrainingView::Residuals residuals() const;
   nlohmann::json layout() const;

@@ -11,7 +11,9 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/MemoryOverlap.h>
@@ -20,9 +22,10 @@
 #include <torch/serialize/input-archive.h>
 
 #include "kolo/error.hpp"
+#include "torch/checkpoint/checkpoint.hpp"
 #include "torch/checkpoint/file_reader.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/checkpoint/safetensors_reader.hpp"
+#include "torch/checkpoint/safetensors_files.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -39,36 +42,41 @@ struct FileTensor {
   std::vector<std::int64_t> shape;
 };
 
-/// A file of named tensors.
+/// Named tensors in a file, or in the files of a folder.
 class ModelFile {
  public:
   virtual ~ModelFile() = default;
   const std::map<std::string, FileTensor>& tensors() const { return tensors_; }
-  /// The elements of a tensor whose dtype Kolo has.
-  virtual at::Tensor read(const std::string& name) const = 0;
+  /// `count` elements, from `begin` on, of a tensor whose dtype Kolo has.
+  virtual at::Tensor read(const std::string& name, std::int64_t begin,
+                          std::int64_t count) const = 0;
+  at::Tensor read(const std::string& name) const {
+    const std::vector<std::int64_t>& shape = tensors_.at(name).shape;
+    return read(name, 0, elements_of(shape).value()).view(shape);
+  }
 
  protected:
   std::map<std::string, FileTensor> tensors_;
 };
 
-class SafetensorsFile final : public ModelFile {
+class SafetensorsModel final : public ModelFile {
  public:
-  explicit SafetensorsFile(const std::filesystem::path& path) : reader_(path) {
-    for (const auto& [name, place] : reader_.tensors()) {
+  explicit SafetensorsModel(SafetensorsFiles files) : files_(std::move(files)) {
+    for (const auto& [name, place] : files_.tensors()) {
       tensors_[name] = {place.dtype, place.dtype_name, place.shape};
     }
   }
 
-  at::Tensor read(const std::string& name) const override {
-    const FileTensor& about = tensors_.at(name);
-    at::Tensor values = at::empty(about.shape, at::TensorOptions(scalar_type_of(*about.dtype)));
-    reader_.read(name, *about.dtype, 0,
-                 {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
+  using ModelFile::read;
+  at::Tensor read(const std::string& name, std::int64_t begin, std::int64_t count) const override {
+    const DType dtype = *tensors_.at(name).dtype;
+    at::Tensor values = at::empty({count}, at::TensorOptions(scalar_type_of(dtype)));
+    files_.read(name, dtype, begin, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
     return values;
   }
 
  private:
-  SafetensorsReader reader_;
+  SafetensorsFiles files_;
 };
 
 /// A module written by torch::save: every dot in a name is a nested archive.
@@ -88,7 +96,10 @@ class TorchFile final : public ModelFile {
     }
   }
 
-  at::Tensor read(const std::string& name) const override { return values_.at(name); }
+  using ModelFile::read;
+  at::Tensor read(const std::string& name, std::int64_t begin, std::int64_t count) const override {
+    return values_.at(name).reshape(-1).narrow(0, begin, count);
+  }
 
  private:
   void add(torch::serialize::InputArchive& archive, const std::string& prefix) {
@@ -127,18 +138,30 @@ std::unique_ptr<ModelFile> open_model_file(const std::filesystem::path& path) {
   }
   // Its length, which is little-endian, is far below 2^32.
   const bool is_safetensors = start.ends_with('{') && start.substr(4, 4) == std::string(4, '\0');
-  if (!is_safetensors && (start.starts_with('{') || start.starts_with('['))) {
-    throw InvalidArgument(name +
-                          " is JSON, not a file of tensors. If it lists the files of a model, as "
-                          "model.safetensors.index.json does, merge them in Python with "
-                          "safetensors.torch.load_file() and save_file(), and load the result.");
+  if (!is_safetensors && start.starts_with('{')) {
+    return std::make_unique<SafetensorsModel>(SafetensorsFiles::of_index(path));
   }
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(),
                          [](unsigned char letter) { return std::tolower(letter); });
-  if (is_safetensors || extension == ".safetensors") return std::make_unique<SafetensorsFile>(path);
+  if (is_safetensors || extension == ".safetensors") {
+    return std::make_unique<SafetensorsModel>(SafetensorsFiles::of_file(path));
+  }
   throw InvalidArgument(name +
                         " is neither a safetensors file nor what torch::save writes of a module.");
+}
+
+constexpr const char* kFile = "a file";
+constexpr const char* kModelFolder = "a folder of a model";
+
+/// The file in a folder of Hugging Face that has the tensors or says where they are, in the order
+/// in which transformers looks; otherwise empty.
+std::filesystem::path model_file_in(const std::filesystem::path& folder) {
+  std::error_code unreadable;
+  for (const std::string_view name : {kModelName, kModelIndexName}) {
+    if (std::filesystem::is_regular_file(folder / name, unreadable)) return folder / name;
+  }
+  return {};
 }
 
 /// A tensor of the model with all its names: a tied one has several.
@@ -147,7 +170,7 @@ struct Target {
   std::vector<std::string> names;
 };
 
-std::vector<Target> targets_of(const TrainingView& view) {
+std::vector<Target> targets_of(const ModelView& model) {
   std::vector<Target> targets;
   std::unordered_map<const void*, std::size_t> places;
   std::unordered_map<std::string, std::size_t> by_name;
@@ -157,9 +180,9 @@ std::vector<Target> targets_of(const TrainingView& view) {
     targets[place->second].names.push_back(name);
     by_name[name] = place->second;
   };
-  for (const auto& [name, tensor] : view.parameters) add(name, tensor);
-  for (const auto& [name, tensor] : view.buffers) add(name, tensor);
-  for (const auto& [name, first] : view.aliases) targets[by_name.at(first)].names.push_back(name);
+  for (const auto& [name, tensor] : model.parameters) add(name, tensor);
+  for (const auto& [name, tensor] : model.buffers) add(name, tensor);
+  for (const auto& [name, first] : model.aliases) targets[by_name.at(first)].names.push_back(name);
   return targets;
 }
 
@@ -191,10 +214,10 @@ void require_alike(const ModelFile& file, const std::string& first, const std::s
                         "the first.");
 }
 
-Plan plan(const ModelFile& file, const TrainingView& view, bool strict, const std::string& what) {
+Plan plan(const ModelFile& file, const ModelView& model, bool strict, const std::string& what) {
   Plan plan;
   std::set<std::string> known;
-  for (const Target& target : targets_of(view)) {
+  for (const Target& target : targets_of(model)) {
     std::string taken;
     for (const std::string& name : target.names) {
       known.insert(name);
@@ -243,17 +266,19 @@ Plan plan(const ModelFile& file, const TrainingView& view, bool strict, const st
   return plan;
 }
 
-void set_values(const at::Tensor& own, const at::Tensor& values, const TrainingView& view) {
+/// Sets a tensor of the model to that of a file; reads what this rank has of it.
+void set_values(const at::Tensor& own, const ModelFile& file, const std::string& name,
+                const ModelView& model) {
   if (is_gathered_on_use(own)) {
-    view.for_each_share([&](const TrainingView::Leaf& leaf) {
-      if (!leaf.parameter.is_same(own)) return;
-      leaf.elements.copy_(
-          values.contiguous().view(-1).narrow(0, leaf.begin, leaf.elements.numel()));
-    });
+    for (const ModelView::Share& share : model.shares) {
+      if (!share.parameter.is_same(own)) continue;
+      at::Tensor(share.elements).copy_(file.read(name, share.begin, share.elements.numel()));
+    }
   } else if (!has_one_copy(own)) {
-    copy_values(own, values);
-  } else if (view.sharded.rank() == 0) {
-    own.variable_data().copy_(values);  // keeps the version: this is not a write by the program
+    copy_values(own, file.read(name));
+  } else if (model.sets_shared_copies) {
+    // Keeps the version: this is not a write by the program.
+    own.variable_data().copy_(file.read(name));
   }
 }
 
@@ -266,36 +291,49 @@ std::string text_of(const Plan& plan) {
 
 }  // namespace
 
-Loaded load_model_file(const TrainingView& view, const std::filesystem::path& path, bool strict,
-                       const std::string& name) {
+std::string kind_of(const std::filesystem::path& path) {
+  constexpr const char* kFolder = "a folder";
+  std::error_code unreadable;
+  if (std::filesystem::is_regular_file(path, unreadable)) return kFile;
+  if (!std::filesystem::exists(path, unreadable)) return "missing";
+  if (model_file_in(path).empty()) return kFolder;
+  try {
+    // A job that begins with a folder's model may save its checkpoints there.
+    return has_checkpoint(path) ? kFolder : kModelFolder;
+  } catch (const BackendError&) {
+    return kFolder;
+  }
+}
+
+bool is_of_a_model(const std::string& kind) { return kind == kFile || kind == kModelFolder; }
+
+Loaded load_model_file(const ModelView& model, const std::filesystem::path& path, bool strict,
+                       const Readers& readers) {
   std::unique_ptr<ModelFile> file;
   Plan planned;
-  const std::string what = "file '" + path.string() + "'";
-  const auto on_all = [&](const char* step, const auto& work) {
-    return on_all_ranks({.name = name + step, .process_set = &view.set}, "loading " + what, work);
-  };
-  const std::vector<std::string> plans = on_all(".fits", [&] {
-    file = open_model_file(path);
-    planned = plan(*file, view, strict, what);
+  const std::filesystem::path inside = model_file_in(path);
+  const std::filesystem::path chosen = inside.empty() ? path : inside;
+  const std::string what = "file '" + chosen.string() + "'";
+  const std::vector<std::string> plans = readers.run(".fits", "loading " + what, [&] {
+    file = open_model_file(chosen);
+    planned = plan(*file, model, strict, what);
     for (const auto& [target, key] : planned.taken) {
       if (at::has_internal_overlap(target.own) != at::MemOverlap::Yes) continue;
       require_alike_where_shared(key, target.own, file->read(key));
     }
-    return text_of(planned);
+    return chosen.filename().string() + '\0' + text_of(planned);
   });
   for (std::size_t i = 1; i < plans.size(); ++i) {
     if (plans[i] == plans[0]) continue;
-    throw MismatchError("loading " + what + ": rank " + std::to_string(view.set.ranks()[i]) +
+    throw MismatchError("loading " + what + ": rank " + std::to_string(readers.world_rank(i)) +
                         " has another file under this name than rank " +
-                        std::to_string(view.set.ranks()[0]) + ". Give the same to every rank.");
+                        std::to_string(readers.world_rank(0)) + ". Give the same to every rank.");
   }
-  on_all(".read", [&] {
+  readers.run(".read", "loading " + what, [&] {
     const at::NoGradGuard no_grad;
-    for (const auto& [target, key] : planned.taken) {
-      set_values(target.own, file->read(key), view);
-    }
+    for (const auto& [target, key] : planned.taken) set_values(target.own, *file, key, model);
   });
-  planned.found.path = path;
+  planned.found.path = chosen;
   return planned.found;
 }
 

@@ -24,11 +24,10 @@
 namespace kolo::tensors {
 namespace {
 
-void for_each_of_the_model(
-    const TrainingView& view,
-    const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-  for (const auto& [name, tensor] : view.parameters) visit(name, tensor);
-  for (const auto& [name, tensor] : view.buffers) visit(name, tensor);
+void for_each_tensor(const ModelView& model,
+                     const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+  for (const auto& [name, tensor] : model.parameters) visit(name, tensor);
+  for (const auto& [name, tensor] : model.buffers) visit(name, tensor);
 }
 
 /// A tensor of the checkpoint that a tensor of the model is loaded from.
@@ -77,20 +76,19 @@ struct Read {
 };
 
 /// Each rank reads its shards of fully sharded parameters.
-std::vector<Read> reads_of_the_model(const TrainingView& view, const SavedTraining& saved,
-                                     const LoadOptions& options) {
+std::vector<Read> reads_of(const ModelView& model, const SavedTraining& saved, bool strict) {
   std::vector<Read> reads;
   const auto add = [&](const std::string& name, const at::Tensor& tensor, std::int64_t begin,
                        const at::Tensor& target) {
-    const auto source = find_source(saved, name, tensor, options.strict);
+    const auto source = find_source(saved, name, tensor, strict);
     if (source) reads.push_back({source->key, begin, target.detach(), source->dtype});
   };
-  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+  for_each_tensor(model, [&](const std::string& name, const at::Tensor& tensor) {
     if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
   });
-  view.for_each_share([&](const TrainingView::Leaf& leaf) {
-    add(leaf.name, leaf.parameter, leaf.begin, leaf.elements);
-  });
+  for (const auto& [name, parameter, elements, begin] : model.shares) {
+    add(name, parameter, begin, elements);
+  }
   return reads;
 }
 
@@ -203,10 +201,10 @@ BucketHook::State read_hook_state(const TrainingView& view, const Checkpoint& ch
 
 }  // namespace
 
-Loaded match_model(const TrainingView& view, const SavedTraining& saved, bool strict) {
+Loaded match_model(const ModelView& model, const SavedTraining& saved, bool strict) {
   Loaded found{.path = saved.path, .steps = saved.details.steps, .extras = saved.details.extras};
   std::unordered_set<std::string> known;
-  for_each_of_the_model(view, [&](const std::string& name, const at::Tensor& tensor) {
+  for_each_tensor(model, [&](const std::string& name, const at::Tensor& tensor) {
     const auto source = find_source(saved, name, tensor, strict);
     (source ? found.loaded : found.left_out).push_back(name);
     if (!source) return;
@@ -227,7 +225,7 @@ Loaded match_model(const TrainingView& view, const SavedTraining& saved, bool st
 }
 
 void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
-  static_cast<void>(match_model(view, saved, options.strict));
+  static_cast<void>(match_model(view.model, saved, options.strict));
   require_masters(view, saved);
   if (options.optimizer_state) {
     require_same_state(view, saved);
@@ -238,18 +236,15 @@ void require_fit(const TrainingView& view, const SavedTraining& saved, const Loa
 
 void load_training(const TrainingView& view, const SavedTraining& saved,
                    const Checkpoint& checkpoint, const LoadOptions& options,
-                   const std::string& name) {
+                   const Readers& readers) {
   std::vector<Read> reads;
   std::vector<LeafState> states;
   RandomStates random_states;
   std::vector<SavedResidual> residuals;
   BucketHook::State hook_state;
-  const auto on_all = [&](const char* step, const auto& work) {
-    on_all_ranks({.name = name + step, .process_set = &view.set},
-                 "loading the checkpoint " + checkpoint.path().string(), work);
-  };
-  on_all(".verify", [&] {
-    reads = reads_of_the_model(view, saved, options);
+  const std::string what = "loading the checkpoint " + checkpoint.path().string();
+  readers.run(".verify", what, [&] {
+    reads = reads_of(view.model, saved, options.strict);
     add_masters(view, saved, reads);
     if (options.optimizer_state) {
       states = plan_state(view, saved, reads);
@@ -264,7 +259,7 @@ void load_training(const TrainingView& view, const SavedTraining& saved,
     // Before the new state is read, so that old and new state are never in memory together.
     for (const TrainingView::Leaf& leaf : view.leaves) view.wrapped.erase_state(leaf.values);
   }
-  on_all(".read", [&] {
+  readers.run(".read", what, [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
     copy_missing_masters(view, saved);
     load_residuals(view, residuals, saved, checkpoint);
@@ -272,6 +267,25 @@ void load_training(const TrainingView& view, const SavedTraining& saved,
     for (auto& [source, state] : random_states) source.restore(state);
   });
   if (options.optimizer_state) set_state(view, states);
+}
+
+Loaded load_model(const ModelView& model, const std::filesystem::path& path, bool strict,
+                  const Readers& readers) {
+  const Checkpoint checkpoint(path, readers);
+  const std::string what = "loading the checkpoint " + checkpoint.path().string();
+  Loaded loaded;
+  std::vector<Read> reads;
+  readers.run(".verify", what, [&] {
+    const SavedTraining saved{checkpoint.index(), checkpoint.path(),
+                              parse_training_details(checkpoint.details())};
+    loaded = match_model(model, saved, strict);
+    reads = reads_of(model, saved, strict);
+    for (const Read& read : reads) verify(checkpoint, read);
+  });
+  readers.run(".read", what, [&] {
+    for (const Read& read : reads) read_into(checkpoint, read);
+  });
+  return loaded;
 }
 
 }  // namespace kolo::tensors

@@ -50,10 +50,9 @@ void require_some(const Loaded& found, const std::string& what) {
                         (found.unused.empty() ? "nothing" : list_of(found.unused)) + ".");
 }
 
-void log_partial(const Loaded& loaded, const ProcessSet& set) {
-  if (set.rank() != 0) return;
+void log_partial(const Loaded& loaded) {
   if (loaded.left_out.empty() && loaded.converted.empty()) return;
-  std::string text = "load('" + loaded.path.string() + "') has set " +
+  std::string text = "loading '" + loaded.path.string() + "' has set " +
                      std::to_string(loaded.loaded.size()) + " parameters and buffers of the model";
   if (!loaded.converted.empty()) text += "; converted " + list_of(loaded.converted);
   if (!loaded.left_out.empty()) text += "; left out " + list_of(loaded.left_out);

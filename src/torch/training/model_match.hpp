@@ -8,7 +8,6 @@
 
 #include "kolo/dtype.hpp"
 #include "kolo/torch/checkpoint.hpp"
-#include "torch/training/training_view.hpp"
 
 namespace kolo::tensors {
 
@@ -19,8 +18,8 @@ bool can_take(const at::Tensor& own, DType dtype, const std::vector<std::int64_t
 /// Throws InvalidArgument if nothing was found for any of the model's parameters and buffers.
 void require_some(const Loaded& found, const std::string& what);
 
-/// Logs on the set's first rank what a load has converted and left out.
-void log_partial(const Loaded& loaded, const ProcessSet& set);
+/// Logs what a load has converted and left out.
+void log_partial(const Loaded& loaded);
 
 // Elements of an expanded tensor share memory.
 

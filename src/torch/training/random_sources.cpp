@@ -28,7 +28,7 @@ void RandomSource::require_valid(const at::Tensor& state) const {
 std::vector<RandomSource> random_sources(const TrainingView& view) {
   const std::string key = "random." + std::to_string(view.set.rank());
   std::vector<RandomSource> sources{{key, at::globalContext().defaultGenerator(at::kCPU)}};
-  for (const auto& [name, tensor] : view.parameters) {
+  for (const auto& [name, tensor] : view.model.parameters) {
     if (!tensor.is_cuda()) continue;
     sources.push_back({key + ".cuda", at::globalContext().defaultGenerator(tensor.device())});
     break;

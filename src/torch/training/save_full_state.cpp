@@ -33,14 +33,14 @@ struct ShardedTensor {
 };
 
 void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
-  for (const auto& [name, parameter] : view.parameters) {
+  for (const auto& [name, parameter] : view.model.parameters) {
     if (!view.gathers(name, parameter)) continue;
     const TensorView memory = extent_of(parameter, name);
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {name, memory.dtype, memory.shape};
-    view.for_each_share([&, &name = name](const TrainingView::Leaf& leaf) {
-      if (leaf.name == name) tensor.own.emplace_back(leaf.begin, leaf.elements);
-    });
+    for (const ModelView::Share& share : view.model.shares) {
+      if (share.name == name) tensor.own.emplace_back(share.begin, share.elements);
+    }
   }
 }
 
@@ -158,11 +158,11 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     const TensorView memory = view_of(whole.back(), key);
     entries.push_back({key, memory.dtype, memory.shape});
   };
-  for (const auto& [key, tensor] : view.parameters) {
+  for (const auto& [key, tensor] : view.model.parameters) {
     if (view.gathers(key, tensor)) continue;
     add_whole(key, tensor);
   }
-  for (const auto& [key, tensor] : view.buffers) add_whole(key, tensor);
+  for (const auto& [key, tensor] : view.model.buffers) add_whole(key, tensor);
   const std::vector<ShardedTensor> sharded = sharded_tensors(view, states);
   for (const ShardedTensor& tensor : sharded) entries.push_back(tensor.entry);
 

@@ -104,14 +104,14 @@ class Slices {
 };
 
 void add_parameters(const TrainingView& view, Slices& slices) {
-  for (const auto& [name, tensor] : view.parameters) {
+  for (const auto& [name, tensor] : view.model.parameters) {
     // No rank has a shard of a parameter without elements.
     if (!view.gathers(name, tensor) || tensor.numel() == 0) slices.share(model_key(name), tensor);
   }
-  view.for_each_share([&](const TrainingView::Leaf& leaf) {
-    if (!view.gathers(leaf.name, leaf.parameter) || !view.is_first_replica) return;
-    slices.add(model_key(leaf.name), leaf.elements, leaf.parameter.sizes().vec(), leaf.begin);
-  });
+  for (const ModelView::Share& share : view.model.shares) {
+    if (!view.gathers(share.name, share.parameter) || !view.is_first_replica) continue;
+    slices.add(model_key(share.name), share.elements, share.parameter.sizes().vec(), share.begin);
+  }
 }
 
 void add_masters(const TrainingView& view, Slices& slices) {
@@ -167,9 +167,9 @@ void require_storable_names(const TrainingView& view) {
     throw InvalidArgument("the name of " + std::string(kind) + " '" + printable(name) +
                           "' is not UTF-8, which files of tensors need. Rename it.");
   };
-  for (const auto& [name, tensor] : view.parameters) require("parameter", name);
-  for (const auto& [name, first] : view.aliases) require("parameter", name);
-  for (const auto& [name, tensor] : view.buffers) require("buffer", name);
+  for (const auto& [name, tensor] : view.model.parameters) require("parameter", name);
+  for (const auto& [name, first] : view.model.aliases) require("parameter", name);
+  for (const auto& [name, tensor] : view.model.buffers) require("buffer", name);
 }
 
 void save_training(const TrainingView& view, const std::filesystem::path& folder,
@@ -181,7 +181,7 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
                             require_storable_names(view);
                             add_parameters(view, slices);
                             if (view.set.rank() == 0) {
-                              for (const auto& [key, tensor] : view.buffers) {
+                              for (const auto& [key, tensor] : view.model.buffers) {
                                 slices.add(model_key(key), tensor);
                               }
                             }
@@ -194,7 +194,7 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
                           });
   add_state(view, states, slices);
   details["state"] = states.describe();
-  details["aliases"] = view.aliases;
+  details["aliases"] = view.model.aliases;
   write_checkpoint(folder, slices.finish(), details, keep_last,
                    {.name = name, .process_set = &view.set}, require_loadable);
 }

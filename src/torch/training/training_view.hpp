@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -13,13 +12,13 @@
 #include "kolo/process_set.hpp"
 #include "kolo/torch/bucket_hook.hpp"
 #include "torch/tensors/parameter_storage.hpp"
+#include "torch/training/model_view.hpp"
 #include "torch/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::tensors {
 
 /// The tensors of a training run that a checkpoint holds.
 struct TrainingView {
-  using Named = std::vector<std::pair<std::string, at::Tensor>>;
   /// A tensor that the wrapped optimizer steps: a parameter, or a range of its elements.
   struct Leaf {
     std::string name;  ///< of the parameter
@@ -52,12 +51,9 @@ struct TrainingView {
   ProcessSet& sharded;    ///< ranks that hold different shards
   bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
-  Named parameters;       ///< each once
-  Named mastered;         ///< those with master copies, see DistributedOptimizerOptions
-  Named buffers;
-  std::map<std::string, std::string> aliases;  ///< other names of tied parameters
+  ModelView model;
+  ModelView::Named mastered;  ///< parameters with master copies, see DistributedOptimizerOptions
   std::vector<Leaf> leaves;
-  std::vector<Leaf> frozen;  ///< shares of fully sharded parameters that nothing steps
   /// Parameters sharded by this optimizer. Others may be gathered with another optimizer.
   std::unordered_set<std::string> shared;
   Residuals residuals;
@@ -67,16 +63,6 @@ struct TrainingView {
   /// Whether this optimizer gathers the parameter on use.
   bool gathers(const std::string& name, const at::Tensor& parameter) const {
     return is_gathered_on_use(parameter) && shared.contains(name);
-  }
-
-  /// Calls `visit(leaf)` for this rank's shards of fully sharded parameters.
-  template <class Visit>
-  void for_each_share(const Visit& visit) const {
-    for (const auto* const shares : {&leaves, &frozen}) {
-      for (const Leaf& leaf : *shares) {
-        if (is_fully_sharded(leaf.parameter)) visit(leaf);
-      }
-    }
   }
 };
 

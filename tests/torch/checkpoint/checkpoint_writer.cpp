@@ -1,11 +1,15 @@
-// Writes a checkpoint and a safetensors file with tensors of all dtypes, for python_test.py.
+// Writes a checkpoint and a safetensors file with tensors of all dtypes, for python_test.py, and
+// reads files that it has written.
 #include <exception>
 #include <iostream>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "torch/checkpoint/model.hpp"
+#include "torch/checkpoint/safetensors_files.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
 
@@ -19,6 +23,8 @@ constexpr const char* kUsage = R"(usage:
       saves checkpoint <number>, keeps one
   checkpoint_writer export <file> <number>
       writes the tensors of checkpoint <number> into one safetensors file
+  checkpoint_writer compare <index> <number>
+      compares the files of a model.safetensors.index.json with checkpoint <number>
 )";
 
 void save(Runtime& runtime, const std::string& folder, unsigned number) {
@@ -39,14 +45,35 @@ void write_one_file(const std::string& path, unsigned number) {
   writer.close();
 }
 
+void compare(const std::string& path, unsigned number) {
+  const auto files = tensors::SafetensorsFiles::of_index(path);
+  std::size_t compared = 0;
+  for (const TestTensor& tensor : large_model()) {
+    const auto found = files.tensors().find(tensor.name);
+    if (found == files.tensors().end()) continue;
+    Bytes bytes(static_cast<std::size_t>(tensor.size()));
+    files.read(tensor.name, found->second.dtype.value(), 0,
+               std::as_writable_bytes(std::span(bytes)));
+    if (bytes != contents(tensor, number)) throw InvalidArgument(tensor.name + " differs");
+    ++compared;
+  }
+  if (compared != files.tensors().size()) throw InvalidArgument("there are other tensors");
+  std::cout << compared << " tensors of " << path << " are right\n";
+}
+
 int run(const std::vector<std::string>& arguments) {
   const std::size_t count = arguments.size();
-  if (count != 3 || (arguments[0] != "save" && arguments[0] != "export")) {
+  if (count != 3 ||
+      (arguments[0] != "save" && arguments[0] != "export" && arguments[0] != "compare")) {
     std::cerr << kUsage;
     return 2;
   }
-  Runtime runtime;
   const auto number = static_cast<unsigned>(std::stoul(arguments[2]));
+  if (arguments[0] == "compare") {
+    compare(arguments[1], number);
+    return 0;
+  }
+  Runtime runtime;
   if (arguments[0] == "save") save(runtime, arguments[1], number);
   if (arguments[0] == "export") write_one_file(arguments[1], number);
   return 0;

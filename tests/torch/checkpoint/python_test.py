@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Python reads the files of a checkpoint, and a safetensors file of whole tensors.
+"""Python reads the files of a checkpoint, and a safetensors file of whole tensors; with the
+packages, Kolo reads a model that Python has written as Hugging Face does, in several files.
 
 python3 python_test.py plain <checkpoint_writer> <mpirun>...
     only with Python: reads index.json and parses the files by hand
@@ -88,6 +89,27 @@ def load(path):
         return with_complex128(found, file.metadata())
 
 
+def write_model(source, folder):
+    """Writes the tensors of a file into two, and their index; NumPy has no bfloat16."""
+    import safetensors
+    from safetensors.numpy import save_file
+
+    folder.mkdir()
+    raw = dict(safetensors.deserialize(source.read_bytes()))
+    names = sorted(name for name in raw if raw[name]["dtype"] != "BF16")
+    weight_map = {}
+    with safetensors.safe_open(source, framework="np") as file:
+        for i in range(2):
+            part = f"model-{i + 1:05}-of-00002.safetensors"
+            save_file({name: file.get_tensor(name) for name in names[i::2]}, folder / part,
+                      metadata={"format": "pt"})
+            weight_map |= dict.fromkeys(names[i::2], part)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 0}, "weight_map": weight_map},
+                                indent=2, sort_keys=True) + "\n")
+    return index
+
+
 def check_checkpoint(folder, read):
     index = json.loads((folder / "index.json").read_text())
     tensors = index["tensors"]
@@ -129,6 +151,9 @@ def main():
         for tensor, (dtype, shape, data) in exported.items():
             require([dtype, shape] == [tensors[tensor][k] for k in ("dtype", "shape")], tensor)
             check(tensor, dtype, shape, data, 0, math.prod(shape))
+        if way == "package":
+            index = write_model(folder / "all.safetensors", folder / "model")
+            subprocess.run([program, "compare", index, str(NUMBER)], check=True)
     print(f"{len(tensors)} tensors of 3 ranks, and in one file: {way}")
 
 

@@ -8,6 +8,7 @@ if(NOT "${KOLO_SANITIZE}" STREQUAL "thread")
       torch/checkpoint/json_fields_test.cpp
       torch/checkpoint/read_errors_test.cpp
       torch/checkpoint/round_trip_test.cpp
+      torch/checkpoint/safetensors_files_test.cpp
       torch/checkpoint/safetensors_test.cpp
       torch/checkpoint/shared_folder_test.cpp
       torch/checkpoint/write_errors_test.cpp

@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "kolo/torch/checkpoint.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
@@ -322,7 +324,7 @@ TEST_F(OddTensorsTest, FilesAreRecognizedByTheirContent) {
     return text;
   };
   expect_contains(error_with("old.safetensors", "\x80\x02}q\x01X\x01"), "is a pickle of Python");
-  expect_contains(error_with("model.pt", "{\"metadata\": {}, \"weight_map\": {}}"), "is JSON");
+  expect_contains(error_with("model.pt", "{\"metadata\": {}}"), "it has no 'weight_map'");
   expect_contains(error_with("text", "once upon a time"), "is neither a safetensors file nor");
   expect_contains(error_with("zip.pt", std::string("PK\x03\x04 no more", 12)),
                   "save_file(module.state_dict()");
@@ -338,6 +340,56 @@ TEST_F(OddTensorsTest, FilesAreRecognizedByTheirContent) {
   expect_contains(text_of([&] { optimizer.load(mixed); }), "has 'count'");
   EXPECT_EQ(optimizer.load(mixed, {.strict = false}).unused, std::vector<std::string>{"count"});
   EXPECT_EQ(model.part("a")[0].item<float>(), 0.0F);
+}
+
+TEST_F(OddTensorsTest, FoldersOfHuggingFace_AreLoaded) {
+  const at::Tensor a = torch::arange(300, torch::kFloat);
+  const at::Tensor b = torch::arange(300, 305, torch::kFloat);
+  const auto write_shards = [&](const std::map<std::string, at::Tensor>& second) {
+    write_file("hub/model-00001-of-00002.safetensors", {{"a", a}});
+    write_file("hub/model-00002-of-00002.safetensors", second);
+  };
+  write_shards({{"b", b}});
+  const fs::path index =
+      write_bytes("hub/model.safetensors.index.json",
+                  R"({"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors",)"
+                  R"( "b": "model-00002-of-00002.safetensors"}})");
+  const fs::path file = write_file("one/model.safetensors", {{"a", a}, {"b", b}});
+  const std::map<std::string, at::Tensor> parts{{"a", torch::zeros({300})},
+                                                {"b", torch::zeros({5})}};
+  for (const Shard mode : all_modes()) {
+    for (const auto& [path, opened] : {std::pair(folder_ / "hub", index), std::pair(index, index),
+                                       std::pair(folder_ / "one", file)}) {
+      Parts model(parts);
+      torch::optim::SGD inner(model.parameters(), 0.5);
+      DistributedOptimizer optimizer(inner, model, with(mode));
+      const Loaded loaded = optimizer.load(path);
+      EXPECT_EQ(loaded.path, opened);
+      EXPECT_EQ(loaded.loaded, (std::vector<std::string>{"a", "b"}));
+      EXPECT_TRUE(torch::equal(model.part("a").detach(), a)) << path << ", " << name_of(mode);
+      EXPECT_TRUE(torch::equal(model.part("b").detach(), b)) << path << ", " << name_of(mode);
+    }
+  }
+  Parts model(parts);
+  torch::optim::SGD inner(model.parameters(), 0.5);
+  DistributedOptimizer optimizer(inner, model, with(Shard::Optimizer));
+  write_shards({{"b", b}, {"a", a}});
+  expect_contains(text_of([&] { optimizer.load(folder_ / "hub"); }), "tensor 'a' is in file");
+  barrier();
+  if (runtime_.rank() == 0) fs::remove(folder_ / "hub" / "model-00002-of-00002.safetensors");
+  barrier();
+  expect_contains(text_of([&] { optimizer.load(folder_ / "hub"); }),
+                  "model-00002-of-00002.safetensors' is missing");
+  // What the folder is, is compared first; a job's own checkpoints in it come first.
+  if (runtime_.size() > 1) {
+    const fs::path empty = folder_ / "empty";
+    fs::create_directories(empty);
+    expect_contains(text_of<MismatchError>(
+                        [&] { optimizer.load(runtime_.rank() == 0 ? folder_ / "one" : empty); }),
+                    "the path is a folder of a model on rank 0, and the path is a folder on rank");
+  }
+  optimizer.save(folder_ / "one");
+  EXPECT_EQ(optimizer.load(folder_ / "one").path, folder_ / "one" / "checkpoint-00000001");
 }
 
 // Adagrad makes state for all parameters when it is constructed, and relies on it.
