@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 #pragma GCC visibility push(default)
 namespace kolo {
 
@@ -29,9 +33,14 @@ struct LoadOptions {
   GradScaler* scaler = nullptr;  ///< restored; if null and strict, the checkpoint must have none
 };
 
-/// What DistributedOptimizer::load found.
+/// What load_parameters() reads.
+struct LoadParametersOptions {
+  bool strict = true;  ///< as in LoadOptions
+};
+
+/// What DistributedOptimizer::load and load_parameters() found.
 struct Loaded {
-  std::filesystem::path path;                   ///< the checkpoint, or the file
+  std::filesystem::path path;                   ///< the checkpoint, the file, or the index of files
   std::int64_t steps = 0;                       ///< steps taken when it was saved
   std::map<std::string, std::string> extras{};  ///< as given to save()
   std::vector<std::string> loaded{};     ///< the model's parameters and buffers that it has set
@@ -39,6 +48,21 @@ struct Loaded {
   std::vector<std::string> left_out{};   ///< the model's parameters and buffers that it has not
   std::vector<std::string> unused{};     ///< tensors there that the model has no place for
 };
+
+/// Sets the parameters and buffers of a module to those of a checkpoint, without an optimizer: for
+/// inference and evaluation, or before the module is wrapped. Needs no Runtime and no MPI, and is
+/// not collective: any rank may call it alone, and each that needs the values calls it. Reads
+/// checkpoints of any number of ranks and any shard mode. Values are those with which the model ran
+/// in training, in its parameters' dtype; `master_weights` are not read. Checks names, shapes,
+/// dtypes and checksums before it changes anything.
+/// @param path what DistributedOptimizer::load takes
+/// @return where it found them, and which tensors it took; of a checkpoint, also steps and extras
+/// @throws InvalidArgument, naming file and tensor, if something is missing, damaged or does not
+///   match the module; also if a DistributedOptimizer that lives trains the module: use its load()
+/// @throws BackendError if a file cannot be read, or another program saves into the folder for
+///   longer than half of KOLO_TIMEOUT
+Loaded load_parameters(torch::nn::Module& module, const std::filesystem::path& path,
+                       const LoadParametersOptions& options = {});
 
 }  // namespace kolo
 #pragma GCC visibility pop

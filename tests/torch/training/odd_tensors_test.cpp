@@ -392,6 +392,31 @@ TEST_F(OddTensorsTest, FoldersOfHuggingFace_AreLoaded) {
   EXPECT_EQ(optimizer.load(folder_ / "one").path, folder_ / "one" / "checkpoint-00000001");
 }
 
+TEST_F(OddTensorsTest, ParametersAlone_AreLoadedByOneRank) {
+  const at::Tensor a = torch::arange(300, torch::kFloat);
+  for (const Shard mode : all_modes()) {
+    Parts model({{"a", a}});
+    torch::optim::SGD inner(model.parameters(), 0.5);
+    DistributedOptimizer optimizer(inner, model, with(mode));
+    optimizer.save(folder_);
+    expect_contains(text_of([&] { load_parameters(model, folder_); }),
+                    "a DistributedOptimizer trains 'a'");
+    if (runtime_.rank() == runtime_.size() - 1) {
+      Parts alone({{"a", torch::zeros({300}, torch::kDouble)}});
+      expect_contains(text_of([&] { load_parameters(alone, folder_); }), "float64 [300]");
+      const Loaded loaded = load_parameters(alone, folder_, {.strict = false});
+      EXPECT_EQ(loaded.converted, std::vector<std::string>{"a"});
+      EXPECT_TRUE(torch::equal(alone.part("a").detach(), a.to(torch::kDouble))) << name_of(mode);
+    }
+  }
+  EXPECT_THROW(
+      {
+        Parts alone({{"a", a}});
+        load_parameters(alone, folder_ / "nowhere");
+      },
+      InvalidArgument);
+}
+
 // Adagrad makes state for all parameters when it is constructed, and relies on it.
 TEST_F(OddTensorsTest, AdagradWithoutSavedState_StartsWithNewState) {
   using namespace torch::optim;

@@ -3,8 +3,10 @@
 //
 //   mpirun -np 2 resume_matrix save <folder>
 //   mpirun -np 3 resume_matrix resume <folder>
+//   resume_matrix read <folder>
 //
-// A resumed training must have the bits that were saved, and go on like the one that saved.
+// A resumed training must have the bits that were saved, and go on like the one that saved. The
+// last reads the parameters in one process, without MPI.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,11 +17,13 @@
 #include <string_view>
 #include <vector>
 
+#include <mpi.h>
 #include <torch/torch.h>
 
 #include "kolo/kolo.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
 #include "torch/tensors/tensor_memory.hpp"
+#include "torch/training/model_match.hpp"
 #include "torch/training_checkpoints.hpp"
 
 namespace kolo::test::resume_matrix {
@@ -145,13 +149,15 @@ std::string join(const Precision& precision, Shard mode, const OptimizerCase& wh
   return std::string(precision.name) + "-" + std::string(name_of(mode)) + "-" + which.name;
 }
 
-/// Runs all cases; returns whether all are right.
-bool run(bool saves, const fs::path& folder) {
-  const bool is_first = Runtime::current().rank() == 0;
-  int tried = 0;
-  int wrong = 0;
-  const auto check = [&](const std::string& what, const auto& work) {
-    ++tried;
+/// Counts cases and prints those that are wrong.
+class Cases {
+ public:
+  explicit Cases(bool prints) : prints_(prints) {}
+
+  /// Runs a case, whose problem `work` returns; empty: it is right.
+  template <class Work>
+  void check(const std::string& what, const Work& work) {
+    ++tried_;
     std::string problem;
     try {
       problem = work();
@@ -161,18 +167,78 @@ bool run(bool saves, const fs::path& folder) {
       problem = error.what();
     }
     if (problem.empty()) return;
-    ++wrong;
-    if (is_first) std::cout << what << ": " << problem << std::endl;
-  };
+    ++wrong_;
+    if (prints_) std::cout << what << ": " << problem << std::endl;
+  }
+  /// Returns whether all were right.
+  bool finish(const std::string& how) const {
+    if (prints_) std::cout << tried_ << " " << how << ", " << wrong_ << " wrong" << std::endl;
+    return wrong_ == 0;
+  }
+
+ private:
+  const bool prints_;
+  int tried_ = 0;
+  int wrong_ = 0;
+};
+
+std::vector<Shard> modes_of(const Precision& precision) {
+  return precision.has_masters ? sharded_modes() : all_modes();
+}
+
+/// Loads parameters and buffers alone into a model of zeros. Returns the first that is not as in
+/// the full state `expected`.
+std::string read_parameters(const Precision& precision, const OptimizerCase& which,
+                            const fs::path& path, const fs::path& expected) {
+  Odd model(precision.dtype, takes_complex(which));
+  std::map<std::string, at::Tensor> own;
+  for (const auto& [name, tensor] : model.named_parameters().pairs()) own[name] = tensor.detach();
+  for (const auto& [name, tensor] : model.named_buffers().pairs()) own[name] = tensor;
+  for (const auto& [name, tensor] : own) tensors::copy_values(tensor, torch::zeros_like(tensor));
+  const Loaded loaded = load_parameters(model, path);
+  if (loaded.loaded.size() != own.size() - 1) return "not all were loaded";  // one has two names
+  std::size_t compared = 0;
+  for (const auto& [name, tensor] : read(expected)) {
+    if (!own.contains(name)) continue;  // of the optimizer
+    if (!torch::equal(own.at(name), tensor)) return "other values of " + name;
+    ++compared;
+  }
+  constexpr std::size_t kNone = 2;  // read() leaves them out
+  if (compared != loaded.loaded.size() - kNone) return "not all were compared";
+  return {};
+}
+
+bool read_all(const fs::path& folder) {
+  Cases cases(true);
   for (const Precision& precision : kPrecisions) {
-    const std::vector<Shard> modes = precision.has_masters ? sharded_modes() : all_modes();
+    for (const Shard saved : modes_of(precision)) {
+      for (const OptimizerCase& which : optimizers()) {
+        const fs::path place = folder / join(precision, saved, which);
+        const fs::path file = place / "saved.safetensors";
+        for (const fs::path& path : {place, file}) {
+          cases.check(path.string(), [&] { return read_parameters(precision, which, path, file); });
+        }
+      }
+    }
+  }
+  int has_started = 0;
+  MPI_Initialized(&has_started);
+  cases.check("MPI", [&] { return std::string(has_started == 0 ? "" : "it has been started"); });
+  return cases.finish("read alone");
+}
+
+/// Runs all cases; returns whether all are right.
+bool run(bool saves, const fs::path& folder) {
+  Cases cases(Runtime::current().rank() == 0);
+  for (const Precision& precision : kPrecisions) {
+    const std::vector<Shard> modes = modes_of(precision);
     for (const Shard saved : modes) {
       for (const OptimizerCase& which : optimizers()) {
         const fs::path place = folder / join(precision, saved, which);
         const fs::path now = place / "saved.safetensors";
         const fs::path later = place / "later.safetensors";
         if (saves) {
-          check(place.filename(), [&] {
+          cases.check(place.filename(), [&] {
             Program program(which, precision, saved);
             program.run(0, 2);
             program.optimizer->save(place);
@@ -184,7 +250,9 @@ bool run(bool saves, const fs::path& folder) {
           continue;
         }
         for (const Shard mode : modes) {
-          check(join(precision, saved, which) + " loaded with " + std::string(name_of(mode)), [&] {
+          const std::string what =
+              join(precision, saved, which) + " loaded with " + std::string(name_of(mode));
+          cases.check(what, [&] {
             Program program(which, precision, mode);
             program.optimizer->load(place);
             program.optimizer->save_full_state(place / "loaded.safetensors");
@@ -199,21 +267,20 @@ bool run(bool saves, const fs::path& folder) {
       }
     }
   }
-  if (is_first) {
-    std::cout << tried << (saves ? " saved" : " resumed") << " by " << Runtime::current().size()
-              << " ranks, " << wrong << " wrong" << std::endl;
-  }
-  return wrong == 0;
+  return cases.finish((saves ? "saved by " : "resumed by ") +
+                      std::to_string(Runtime::current().size()) + " ranks");
 }
 
 }  // namespace kolo::test::resume_matrix
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
-  if (arguments.size() != 2 || (arguments[0] != "save" && arguments[0] != "resume")) {
-    std::cerr << "resume_matrix save|resume <folder>\n";
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  if (arguments.size() != 2 || (what != "save" && what != "resume" && what != "read")) {
+    std::cerr << "resume_matrix save|resume|read <folder>\n";
     return 2;
   }
+  if (what == "read") return kolo::test::resume_matrix::read_all(arguments[1]) ? 0 : 1;
   const kolo::Runtime runtime;
-  return kolo::test::resume_matrix::run(arguments[0] == "save", arguments[1]) ? 0 : 1;
+  return kolo::test::resume_matrix::run(what == "save", arguments[1]) ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints resume in fresh processes, on other numbers of ranks: 2 to 3 and 3 to 1.
+"""Checkpoints resume in fresh processes, on other numbers of ranks: 2 to 3 and 3 to 1. One process
+that no launcher has started reads their parameters.
 
 python3 resume_test.py <resume_matrix> <mpirun>...
 
@@ -17,8 +18,9 @@ def main():
     os.environ.setdefault("KOLO_TIMEOUT", "120s")  # an error on one rank must not last for long
     for before, after in ((2, 3), (3, 1)):
         with tempfile.TemporaryDirectory(prefix="kolo-resume-") as folder:
-            for ranks, what in ((before, "save"), (after, "resume")):
-                command = [*launcher, "-np", str(ranks), program, what, folder]
+            for start, what in (([*launcher, "-np", str(before)], "save"), ([], "read"),
+                                ([*launcher, "-np", str(after)], "resume")):
+                command = [*start, program, what, folder]
                 print(" ".join(command), flush=True)
                 if subprocess.run(command).returncode != 0:
                     return 1
