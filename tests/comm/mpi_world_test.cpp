@@ -10,7 +10,6 @@
 #include <numeric>
 #include <sched.h>
 #include <string>
-#include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "contract/window_contract.hpp"
 #include "support/mpi/agree.hpp"
 #include "support/mpi/mpi_ranks.hpp"
+#include "support/system/file_size_limit.hpp"
 
 namespace kolo::test::mpi_world_test {
 
@@ -175,22 +175,6 @@ TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
   EXPECT_NE(text.find("for each of " + std::to_string(size()) + " ranks exceed"), std::string::npos)
       << text;
 }
-
-/// Limits the files of this process to `bytes` bytes for the lifetime of this object.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;  // the limit is global
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &old_); }
-
- private:
-  rlimit old_{};
-};
 
 // One rank cannot make its segment: all learn which rank and why, and the next window succeeds.
 TEST(PosixWindowTest, FailureOfOneRank_IsAnErrorOnAll) {

@@ -3,12 +3,13 @@
 #include <limits>
 #include <set>
 #include <string>
-#include <sys/resource.h>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/system/file_size_limit.hpp"
+#include "torch/checkpoint/file_writer.hpp"
 #include "torch/checkpoint/write_fixture.hpp"
 
 namespace kolo::test::write_errors_test {
@@ -147,23 +148,7 @@ TEST_P(CheckpointWriteErrorsTest, ImpossibleFolder_IsRefused) {
   });
 }
 
-/// Limits the size of this process's files until destroyed. As on a full disk, some ranks can write
-/// theirs and others cannot.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;  // restores the limit only once
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
+// As on a full disk, some ranks can write their files and others cannot.
 TEST_P(CheckpointWriteErrorsTest, NoSpaceForOneRank_FailsOnAll) {
   run_runtimes(GetParam(), [&](Runtime& runtime) { save_good(runtime, 1); });
   const std::vector<TestTensor> model = large_model();
@@ -186,6 +171,17 @@ TEST_P(CheckpointWriteErrorsTest, NoSpaceForOneRank_FailsOnAll) {
     save_good(runtime, 3);
     expect_newest(3);
   });
+}
+
+// Where the file system cannot reserve blocks, writing meets the limit.
+TEST(FileWriterTest, WritingBeyondTheLimitOfFiles_IsAnError) {
+  const TemporaryFolder folder;
+  tensors::FileWriter file(folder.path() / "x", 0);
+  const std::vector<char> bytes(1 << 20);
+  const FileSizeLimit limit(1 << 19);
+  const std::string text =
+      text_thrown_by<BackendError>([&] { file.append(bytes.data(), bytes.size()); });
+  expect_contains(text, "x': File too large");
 }
 
 }  // namespace kolo::test::write_errors_test

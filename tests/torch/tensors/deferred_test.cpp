@@ -16,7 +16,9 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/variants.hpp"
+#include "support/system/file_size_limit.hpp"
 #include "torch/sharding.hpp"
+#include "torch/tensors/construction_memory.hpp"
 #include "torch/torch_fixture.hpp"
 
 namespace kolo::test::deferred_test {
@@ -291,6 +293,17 @@ TEST_F(DeferredTest, OnlyTheFirstRankHasThemInMemory) {
     EXPECT_LT(model->at_the_end - before, 0.25 * whole);
     EXPECT_LT(proportional_memory() - before, 0.25 * whole);
   }
+}
+
+// As with `ulimit -f`: what cannot be mapped is memory as usual, and nobody gets SIGXFSZ.
+TEST_F(DeferredTest, LimitOfFiles_LeavesUsualMemory) {
+  using tensors::ConstructionMemory;
+  const auto memory = std::make_shared<ConstructionMemory>(ConstructionMemory::Kind::Scratch);
+  const FileSizeLimit limit(4096);
+  const ConstructionMemory::Scope scope(memory);
+  const at::Tensor numbers = torch::arange(1 << 18);
+  EXPECT_EQ(numbers[3].item<int>(), 3);
+  EXPECT_EQ(numbers[1 << 17].item<int>(), 1 << 17);
 }
 
 }  // namespace kolo::test::deferred_test
