@@ -12,10 +12,18 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/lane/backoff.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
 namespace kolo::test::lane_test {
+
+TEST(LaneTest, RanksThatShareCores_DoNotSpin) {
+  const Config config;
+  EXPECT_GT(config.spin.count(), 0);
+  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = false}), config.spin);
+  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = true}).count(), 0);
+}
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
 

@@ -235,6 +235,20 @@ TEST_F(SharedFolderTest, LinksAreNotFollowed_NorForeignFilesEmptied) {
   EXPECT_EQ(newest(), 1U);
 }
 
+TEST_F(SharedFolderTest, LockOfAnotherUser_IsRefusedWhereEverybodyMayWrite) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
+  const fs::path lock = folder_.path() / tensors::kLockName;
+  write_file(lock, "");
+  ASSERT_EQ(::chown(lock.c_str(), 1, 1), 0);
+  run_runtimes(1, [&](Runtime&) {
+    fs::permissions(folder_.path(), fs::perms::all);
+    expect_contains(text_thrown_by<BackendError>([&] { save(1); }), "is not a lock file");
+    fs::permissions(folder_.path(), fs::perms::owner_all | fs::perms::group_all);
+    save(1);
+  });
+  EXPECT_EQ(newest(), 1U);
+}
+
 TEST_F(SharedFolderTest, OnlyThoseWhoMayWriteToTheFolder_CanLockIt) {
   using fs::perms;
   constexpr perms kOwner = perms::owner_read | perms::owner_write;
