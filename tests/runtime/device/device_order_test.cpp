@@ -140,6 +140,9 @@ TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
                   ProcessSet& lost = runtime.add_process_set(lost_ranks);
                   ProcessSet& other = runtime.add_process_set({1, 2});
                   if (lost.included()) sum_until_thrown<PeerLostError>(lost, "illegal address");
+                  // Launches end with rank 0, which stays until the set is lost on all ranks.
+                  Handle is_lost = barrier_async({.name = "lost"});
+                  if (!other.included()) is_lost.wait();
                   if (other.included()) sum_until_thrown<ShutdownError>(other, kRankZeroHasLeft);
                 }
                 tensor_place = nullptr;
