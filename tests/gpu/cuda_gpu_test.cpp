@@ -1,7 +1,9 @@
 // Streams, events and memory of a GPU.
 #include "comm/gpu/cuda_gpu.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <latch>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,21 +16,50 @@
 
 namespace kolo::comm::cuda_gpu_test {
 
+/// While it lives, what comes later in the stream waits.
+class HeldStream {
+ public:
+  explicit HeldStream(CUstream_st* stream) : stream_(stream) {
+    const auto wait = [](void* end) { static_cast<std::latch*>(end)->wait(); };
+    KOLO_CUDA_TRY(cudaLaunchHostFunc(stream, wait, &end_));
+  }
+  HeldStream(const HeldStream&) = delete;  // released once
+  HeldStream& operator=(const HeldStream&) = delete;
+  ~HeldStream() {
+    end_.count_down();
+    cudaStreamSynchronize(stream_);  // the stream uses the latch
+  }
+
+ private:
+  CUstream_st* const stream_;
+  std::latch end_{1};
+};
+
 TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
-  constexpr std::size_t kBytes = std::size_t{1} << 28;
-  const auto event = gpu_->make_event();
-  EXPECT_TRUE(gpu_->has_passed(event.get()));  // never recorded
+  constexpr std::size_t kBytes = 4096;
   const auto memory = gpu_->allocate(kBytes);
   const auto other = gpu_->make_stream();
-  for (int i = 0; i < 20; ++i)
-    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, i), stream_.get());
-  gpu_->record(event.get(), stream_.get());
-  EXPECT_FALSE(gpu_->has_passed(event.get()));
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);  // "not ready" leaves no error behind
-  gpu_->wait(other.get(), event.get());
-  gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 99), other.get());
+  const auto fill = [&](const auto& stream, int value) {
+    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, value), stream.get());
+  };
+  const auto first = gpu_->make_event();
+  const auto second = gpu_->make_event();
+  EXPECT_TRUE(gpu_->has_passed(first.get()));  // never recorded
+  fill(stream_, 1);                            // loads the kernel, which waits for all streams
+  {
+    const HeldStream held(stream_.get());
+    fill(stream_, 2);
+    gpu_->record(first.get(), stream_.get());
+    gpu_->wait(other.get(), first.get());
+    fill(other, 99);
+    gpu_->record(second.get(), other.get());
+    EXPECT_FALSE(gpu_->has_passed(first.get()));
+    EXPECT_FALSE(gpu_->has_passed(second.get()));
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);  // "not ready" leaves no error behind
+  }
   KOLO_CUDA_TRY(cudaStreamSynchronize(other.get()));
-  EXPECT_TRUE(gpu_->has_passed(event.get()));
+  EXPECT_TRUE(gpu_->has_passed(first.get()));
+  EXPECT_TRUE(gpu_->has_passed(second.get()));
   std::uint8_t value = 0;
   test::copy_bytes(&value, memory.get() + kBytes - 1, 1);
   EXPECT_EQ(value, 99);
