@@ -90,11 +90,12 @@ def main():
     if arguments.check:
         return 1 if check(patches) else 0
     with tempfile.TemporaryDirectory(prefix="kolo-mutations-") as place:
-        tree, build = pathlib.Path(place) / "kolo", pathlib.Path(place) / "build"
+        tree = pathlib.Path(place) / "kolo"
+        build = tree / "build" / "release"  # where ccache knows what other clones have built
         subprocess.run(["git", "clone", "--quiet", ROOT, tree], check=True)
-        subprocess.run(["cmake", "-S", tree, "-B", build, "-G", "Ninja",
-                        "-DCMAKE_BUILD_TYPE=Release", "-DKOLO_WITH_TORCH=OFF",
-                        "-DKOLO_BUILD_EXAMPLES=OFF"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(["cmake", "--preset", "release", "-DKOLO_WITH_TORCH=OFF",
+                        "-DKOLO_BUILD_EXAMPLES=OFF"], cwd=tree, stdout=subprocess.DEVNULL,
+                       check=True)
         folders = {patch.parent.name for patch in patches}
         programs = [program for folder in folders for program, *_ in COMMANDS[folder]]
         if not builds(build, programs):
