@@ -147,13 +147,14 @@ class Controlling(Bench):
                           ("ncclAllReduce auto", 0.75, 1)])
 
     def test_cuda_beside_nccl(self):
+        on_gpu = ["--np", "1", "--device", "cuda", "--baseline", "nccl", *TINY]
+        first = self.run_bench("allreduce", *on_gpu)
+        if "sees no GPU" in first.stderr or "built without CUDA" in first.stderr:
+            self.skipTest(first.stderr.strip())
         for arguments in (["allreduce", "--out-of-place"], ["alltoall"], ["broadcast"],
                           ["allgather", "--dtype", "bfloat16"], ["reduce_scatter", "--group", "3"],
                           ["allreduce", "--compression", "none,fp16"]):
-            arguments += ["--np", "1", "--device", "cuda", "--baseline", "nccl", *TINY]
-            result = self.run_bench(*arguments)
-            if "sees no GPU" in result.stderr or "built without CUDA" in result.stderr:
-                self.skipTest(result.stderr.strip())
+            arguments += on_gpu
             with self.subTest(" ".join(arguments)):
                 report = self.measure(*arguments)
                 self.assertEqual(report["device"], "cuda")
