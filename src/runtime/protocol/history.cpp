@@ -104,9 +104,10 @@ void History::append(Composition composition) {
   if (has_dropped) drop_unused();
 }
 
-/// Everything in the model has run in the current round.
+/// Everything in the model has run in the current round. A model without recurring bits is never
+/// complete, or batches that run once would each be a round.
 bool History::is_complete() const {
-  return model_ != kNoRound &&
+  return model_ != kNoRound && recurring_.intersects(rounds_[model_].set) &&
          are_equal_within(recurring_, rounds_[model_].set, rounds_.back().set);
 }
 

@@ -87,10 +87,10 @@ struct TableLimits {
 ///
 /// An invalid request fails with InvalidArgument, two requests under one name with MismatchError,
 /// an expired request with TimeoutError. The unknown requests that remain get bits. A table beyond
-/// its capacity evicts requests that are pending nowhere, least recently run first. If bits run out,
-/// requests that are pending on every rank come first and take the bits of some that wait for a
-/// rank. The others stay unknown until bits are free: they are remembered here, so that ranks need
-/// not report them in every negotiation.
+/// its capacity evicts requests that are pending nowhere, least recently run first. If bits run
+/// out, requests that are pending on every rank come first and take the bits of some that wait for
+/// a rank. The others stay unknown until bits are free: they are remembered here, so that ranks
+/// need not report them in every negotiation.
 class Judge {
  public:
   Judge(TableLimits limits, SetNames set) : limits_(limits), set_(std::move(set)) {}
