@@ -24,7 +24,8 @@ struct SaveOptions {
 
 /// What DistributedOptimizer::load reads; the same on all ranks.
 struct LoadOptions {
-  /// Requires the checkpoint or file to hold exactly the parameters and buffers of the model.
+  /// Requires the checkpoint or file to hold exactly the parameters and buffers of the model, and
+  /// state of no parameter that is in no group of the optimizer; groups may hold frozen ones.
   /// Otherwise load() takes those that have the same name and shape in both, at least one; between
   /// floating-point types, and between complex ones, it converts: for fine-tuning.
   bool strict = true;
@@ -46,7 +47,9 @@ struct Loaded {
   std::vector<std::string> loaded{};     ///< the model's parameters and buffers that it has set
   std::vector<std::string> converted{};  ///< those of them that had another dtype there
   std::vector<std::string> left_out{};   ///< the model's parameters and buffers that it has not
-  std::vector<std::string> unused{};     ///< tensors there that the model has no place for
+  /// Tensors there that the program has no place for: of the model, and of the state of
+  /// parameters that are in no group of the optimizer, such as "optimizer.exp_avg.fc.weight".
+  std::vector<std::string> unused{};
 };
 
 /// Sets the parameters and buffers of a module to those of a checkpoint, without an optimizer: for

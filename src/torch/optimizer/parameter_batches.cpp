@@ -43,7 +43,7 @@ ParameterBatches::ParameterBatches(TrainingContext& context, const OptionSync& o
 
 void ParameterBatches::add_first(const std::string& problem) {
   const Parameters all = all_parameters();
-  Parameters parameters = unknown_parameters();
+  Parameters parameters = new_parameters();
   Parameters frozen = frozen_among(all);
   if (problem.empty()) {
     assign_groups(parameters, context_.options.num_groups);
@@ -60,7 +60,7 @@ void ParameterBatches::add_first(const std::string& problem) {
 }
 
 void ParameterBatches::add_new() {
-  Parameters parameters = unknown_parameters();
+  Parameters parameters = new_parameters();
   if (!parameters.empty()) add(std::move(parameters), {}, {});
 }
 
@@ -103,19 +103,27 @@ ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
   return parameters;
 }
 
-ParameterBatches::Parameters ParameterBatches::unknown_parameters() const {
+ParameterBatches::Parameters ParameterBatches::unreduced_parameters() const {
   std::unordered_set<const void*> known;
   for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       known.insert(parameter.tensor.unsafeGetTensorImpl());
     }
   }
-  Parameters unknown = parameters_of_groups();
-  std::erase_if(unknown, [&](const ReducedParameter& parameter) {
-    return !parameter.tensor.requires_grad() ||
-           known.contains(parameter.tensor.unsafeGetTensorImpl());
+  Parameters unreduced = parameters_of_groups();
+  std::erase_if(unreduced, [&](const ReducedParameter& parameter) {
+    return known.contains(parameter.tensor.unsafeGetTensorImpl());
   });
-  return unknown;
+  return unreduced;
+}
+
+/// Those that get gradients.
+ParameterBatches::Parameters ParameterBatches::new_parameters() const {
+  Parameters parameters = unreduced_parameters();
+  std::erase_if(parameters, [](const ReducedParameter& parameter) {
+    return !parameter.tensor.requires_grad();
+  });
+  return parameters;
 }
 
 ParameterBatches::Parameters ParameterBatches::all_parameters() const {

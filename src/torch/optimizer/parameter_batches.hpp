@@ -42,6 +42,8 @@ class ParameterBatches {
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
   /// Trained and frozen parameters of the groups and the model, each once.
   std::vector<ReducedParameter> all_parameters() const;
+  /// Parameters of the groups that no reducer has: frozen, or added since the last step.
+  std::vector<ReducedParameter> unreduced_parameters() const;
   Reducers::const_iterator begin() const { return reducers_.begin(); }
   Reducers::const_iterator end() const { return reducers_.end(); }
   /// The names of operations depend on both: they are equal on all ranks unless some have joined.
@@ -85,7 +87,7 @@ class ParameterBatches {
 
   ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
   Parameters parameters_of_groups() const;
-  Parameters unknown_parameters() const;
+  Parameters new_parameters() const;
   void assign_groups(Parameters& parameters, int num_groups) const;
   void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
   void choose_memory(const Parameters& parameters, const std::string& prefix);

@@ -46,16 +46,18 @@ void require_same_scaler(const TrainingDetails& details, const LoadOptions& opti
                         "LoadOptions::scaler, or load with strict = false.");
 }
 
+void append_whole(const std::vector<ReducedParameter>& parameters, const UpdateType& type,
+                  std::vector<TrainingView::Leaf>& leaves) {
+  for (const ReducedParameter& parameter : parameters) {
+    leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0,
+                      c10::typeMetaToScalarType(type.of(parameter.tensor.options()).dtype())});
+  }
+}
+
 void append_leaves(const GradientReducer& reducer, const UpdateType& type,
                    std::vector<TrainingView::Leaf>& leaves) {
   const auto& parameters = reducer.parameters();
-  if (reducer.shards() == nullptr) {
-    for (const ReducedParameter& parameter : parameters) {
-      leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0,
-                        c10::typeMetaToScalarType(type.of(parameter.tensor.options()).dtype())});
-    }
-    return;
-  }
+  if (reducer.shards() == nullptr) return append_whole(parameters, type, leaves);
   for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
     for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
       const ReducedParameter& parameter = parameters[leaf.parameter];
@@ -90,6 +92,7 @@ TrainingView TrainingCheckpoint::view() const {
                               .sets_shared_copies = sets.sharded->rank() == 0},
                     .mastered = {},
                     .leaves = {},
+                    .stepped = {},
                     .shared = {},
                     .residuals = residuals(),
                     .hook = context_.hook,
@@ -118,13 +121,18 @@ void TrainingCheckpoint::add_leaves(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : batches_) {
     append_leaves(*reducer, type, view.leaves);
-    if (reducer->shards() == nullptr) continue;
     for (const ReducedParameter& parameter : reducer->parameters()) {
+      view.stepped.insert(parameter.name);
+      if (reducer->shards() == nullptr) continue;
       view.shared.insert(parameter.name);
       if (!type.has_master(parameter.tensor)) continue;
       view.mastered.emplace_back(parameter.name, parameter.tensor);
     }
   }
+  // A parameter may be frozen now, and have state from steps before.
+  const std::vector<ReducedParameter> unreduced = batches_.unreduced_parameters();
+  append_whole(unreduced, type, view.leaves);
+  for (const ReducedParameter& parameter : unreduced) view.stepped.insert(parameter.name);
 }
 
 /// Adds this rank's shares of fully sharded parameters: its leaves, and those that nothing steps.
@@ -134,7 +142,9 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
     if (is_fully_sharded(parameter))
       view.model.shares.push_back({name, parameter, elements, begin});
   };
-  for (const auto& leaf : view.leaves) add(leaf.name, leaf.parameter, leaf.elements, leaf.begin);
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!leaf.is_whole()) add(leaf.name, leaf.parameter, leaf.elements, leaf.begin);
+  }
   for (const auto& [name, tensor] : context_.frozen.parameters()) view.shared.insert(name);
   for (const auto& [parameter, share] : context_.frozen.shares()) {
     const auto& [begin, elements] = share;
@@ -251,6 +261,10 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
     require_fit(saved, options);
     require_same_scaler(details, options);
     loaded = match_model(view().model, saved, options.strict);
+    if (!options.optimizer_state) return;
+    for (std::string& name : unused_state(view(), saved, options.strict)) {
+      loaded.unused.push_back(std::move(name));
+    }
   });
   if (options.optimizer_state) follow_layout(details);
   load_training(view(), saved, checkpoint, options, readers);

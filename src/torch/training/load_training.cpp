@@ -224,10 +224,32 @@ Loaded match_model(const ModelView& model, const SavedTraining& saved, bool stri
   return found;
 }
 
+std::vector<std::string> unused_state(const TrainingView& view, const SavedTraining& saved,
+                                      bool strict) {
+  std::vector<std::string> unused;
+  std::unordered_set<std::string> stepped;
+  for (const std::string& name : view.stepped) stepped.insert(saved.name_of(name));
+  for (const auto& [name, state] : saved.details.state) {
+    if (stepped.contains(name)) continue;
+    if (strict) {
+      throw InvalidArgument("the checkpoint " + saved.path.string() +
+                            " has optimizer state of parameter '" + name +
+                            "', which is in no parameter group of the program's optimizer. Add it "
+                            "to one, where it may be frozen; or load with strict = false to leave "
+                            "its state out.");
+    }
+    for (const auto& [field, is_elementwise] : state.tensors) {
+      unused.push_back(state_key(field, name));
+    }
+  }
+  return unused;
+}
+
 void require_fit(const TrainingView& view, const SavedTraining& saved, const LoadOptions& options) {
   static_cast<void>(match_model(view.model, saved, options.strict));
   require_masters(view, saved);
   if (options.optimizer_state) {
+    static_cast<void>(unused_state(view, saved, options.strict));
     require_same_state(view, saved);
     static_cast<void>(find_residuals(view, saved));
   }

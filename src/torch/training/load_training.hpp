@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "kolo/torch/checkpoint.hpp"
 #include "torch/checkpoint/checkpoint.hpp"
@@ -15,6 +16,11 @@ namespace kolo::tensors {
 /// Which of the model's parameters and buffers a checkpoint has. Throws InvalidArgument if it has
 /// none or, with `strict`, naming the first difference, not exactly these.
 Loaded match_model(const ModelView& model, const SavedTraining& saved, bool strict);
+
+/// State there of parameters that the program's optimizer does not step: names of tensors. Throws
+/// InvalidArgument for any, if `strict`.
+std::vector<std::string> unused_state(const TrainingView& view, const SavedTraining& saved,
+                                      bool strict);
 
 /// Throws InvalidArgument, naming the first difference, unless a checkpoint has everything that the
 /// program needs, in its shape and dtype, and, with options.strict, nothing else. Not collective.

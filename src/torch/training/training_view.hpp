@@ -53,7 +53,9 @@ struct TrainingView {
   bool is_first_replica;  ///< first of the ranks that hold the same shards
   ModelView model;
   ModelView::Named mastered;  ///< parameters with master copies, see DistributedOptimizerOptions
+  /// What this rank steps; whole parameters that are frozen or not sharded yet, on each rank.
   std::vector<Leaf> leaves;
+  std::unordered_set<std::string> stepped;  ///< the parameters of all ranks' leaves
   /// Parameters sharded by this optimizer. Others may be gathered with another optimizer.
   std::unordered_set<std::string> shared;
   Residuals residuals;

@@ -1,5 +1,6 @@
 // Checkpoints of models with frozen parameters, which may be gathered on use.
 #include <cstddef>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -92,6 +93,74 @@ TEST_F(FrozenCheckpointsTest, UnfrozenLayers_TrainAndAreSaved) {
   const at::Tensor trained = train_and_save(Shard::Full);
   expect_alike(load(Shard::Full), trained);
   expect_alike(load(Shard::None), trained);
+}
+
+/// Two weights; steps 2 and 3 train only the first.
+struct TwoWeights {
+  explicit TwoWeights(Shard shard, bool has_second = true)
+      : inner(has_second ? Parameters{first, second} : Parameters{first},
+              AdamWOptions(1e-2).eps(1e-4)),
+        optimizer(inner, {{"first", first}, {"second", second}}, with(shard)) {}
+  void run(int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      const bool is_frozen = step == 2 || step == 3;
+      second.set_requires_grad(!is_frozen);
+      optimizer.zero_grad();
+      const at::Tensor wanted = torch::arange(kElements, torch::kFloat64)
+                                    .mul(0.01 * (Runtime::current().rank() + 1))
+                                    .add(step);
+      at::Tensor loss = (first - wanted).square().sum();
+      if (!is_frozen) loss = loss + (second + wanted).square().sum();
+      loss.backward();
+      optimizer.step();
+    }
+  }
+  at::Tensor values() const { return torch::cat({first.detach(), second.detach()}).clone(); }
+
+  static constexpr std::int64_t kElements = 301;
+  at::Tensor first = torch::ones({kElements}, torch::kFloat64).requires_grad_();
+  at::Tensor second = torch::zeros({kElements}, torch::kFloat64);
+  AdamW inner;
+  DistributedOptimizer optimizer;
+};
+
+TEST_F(FrozenCheckpointsTest, StateOfAParameterThatIsFrozenMeanwhile_IsResumed) {
+  const CommonFolder folder;
+  TwoWeights whole(Shard::None);
+  whole.run(0, 6);
+  for (const Shard saved : all_modes()) {
+    TwoWeights before(saved);
+    before.run(0, 4);
+    before.optimizer.save(folder.path() / "first");
+    for (const Shard loaded : all_modes()) {
+      TwoWeights between(loaded);  // it only loads and saves
+      between.optimizer.load(folder.path() / "first");
+      between.optimizer.save(folder.path() / "second");
+      for (const char* const place : {"first", "second"}) {
+        TwoWeights after(loaded);
+        after.optimizer.load(folder.path() / place);
+        after.run(4, 6);
+        expect_alike(after.values(), whole.values(), place);
+      }
+    }
+  }
+}
+
+TEST_F(FrozenCheckpointsTest, StateOfAParameterInNoGroup_IsNotDroppedSilently) {
+  const CommonFolder folder;
+  for (const Shard mode : all_modes()) {
+    TwoWeights before(mode);
+    before.run(0, 4);
+    before.optimizer.save(folder.path());
+    TwoWeights after(mode, /*has_second=*/false);
+    expect_contains(text_thrown_by<InvalidArgument>([&] { after.optimizer.load(folder.path()); }),
+                    "optimizer state of parameter 'second', which is in no parameter group");
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(after.optimizer.load(folder.path(), {.strict = false}).unused,
+              (Names{"optimizer.exp_avg.second", "optimizer.exp_avg_sq.second"}));
+    const LoadOptions without_state{.optimizer_state = false};
+    EXPECT_EQ(after.optimizer.load(folder.path(), without_state).unused, Names());
+  }
 }
 
 TEST_F(FrozenCheckpointsTest, SecondOptimizer_TakesOverFrozenParameters) {
