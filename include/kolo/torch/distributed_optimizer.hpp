@@ -347,8 +347,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   TrainingReport report() const;
 
  private:
+  /// `problem` with the model is an error if there are several ranks.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
-                       const NamedParameters& buffers, Options options);
+                       const NamedParameters& buffers, Options options, const std::string& problem);
 
   torch::optim::Optimizer& wrapped_;
   friend class GradScaler;                    // acts between backward() and step()

@@ -1,9 +1,11 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 
+#include <string>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "kolo/error.hpp"
 #include "torch/optimizer/module_units.hpp"
@@ -28,13 +30,38 @@ torch::optim::Optimizer& require_optimizer(torch::optim::Optimizer* optimizer) {
   throw InvalidArgument("DistributedOptimizer: the optimizer is a null pointer. Give one to wrap.");
 }
 
+/// Such a module's forward() writes to its weight: to the rows that this rank's batch uses.
+template <class Embedding>
+bool has_max_norm(const torch::nn::Module& module) {
+  const auto* const embedding = dynamic_cast<const Embedding*>(&module);
+  return embedding != nullptr && embedding->options.max_norm().has_value() &&
+         embedding->weight.requires_grad();
+}
+
+/// The problem with a model that several ranks train, and what to do; empty if there is none.
+std::string problem_with(const torch::nn::Module& module, const std::string& prefix = {}) {
+  if (has_max_norm<torch::nn::EmbeddingImpl>(module) ||
+      has_max_norm<torch::nn::EmbeddingBagImpl>(module)) {
+    return "'" + prefix +
+           "weight' belongs to a module with max_norm, whose forward() normalizes only the rows "
+           "that this rank's batch uses: ranks would train apart. Leave max_norm out, and call "
+           "full_parameters() before the first step and after each, with weight.renorm_(norm_type, "
+           "0, max_norm) under at::NoGradGuard.";
+  }
+  for (const auto& child : module.named_children()) {
+    std::string problem = problem_with(*child.value(), prefix + child.key() + ".");
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const torch::nn::Module& model, Options options)
     : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
                            model.named_buffers().pairs(),
-                           with_units(std::move(options), model, optimizer)) {}
+                           with_units(std::move(options), model, optimizer), problem_with(model)) {}
 
 DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
                                            const torch::nn::Module& model, Options options)
@@ -44,18 +71,19 @@ DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimiz
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)
-    : DistributedOptimizer(optimizer, names, {}, std::move(options)) {}
+    : DistributedOptimizer(optimizer, names, {}, std::move(options), {}) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names,
-                                           const NamedParameters& buffers, Options options)
+                                           const NamedParameters& buffers, Options options,
+                                           const std::string& problem)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
                               optimizer.defaults().clone()),
       wrapped_(optimizer) {
   for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
   engine_ = std::make_unique<tensors::TrainingEngine>(
       std::make_unique<tensors::LibTorchOptimizer>(optimizer, options.fused), param_groups_, names,
-      buffers, std::move(options));
+      buffers, std::move(options), problem);
 }
 
 DistributedOptimizer::~DistributedOptimizer() = default;

@@ -45,7 +45,7 @@ TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& g
 
 TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
                                const NamedTensors& parameters, const NamedTensors& buffers,
-                               DistributedOptimizerOptions options)
+                               DistributedOptimizerOptions options, const std::string& problem)
     : wrapped_(std::move(wrapped)),
       context_(context_of(*wrapped_, groups, std::move(options))),
       option_sync_(groups),
@@ -64,7 +64,10 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
-  batches_.add_first(problem_with(*wrapped_, parameters, context_.options));
+  const bool is_alone = context_.set.size() == 1;
+  batches_.add_first(is_alone || problem.empty()
+                         ? problem_with(*wrapped_, parameters, context_.options)
+                         : problem);
   start_units();
   reporter_.start();
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "torch/optimizer/joining.hpp"
 #include "torch/optimizer/local_steps.hpp"
@@ -29,10 +30,11 @@ class TrainingEngine {
   using NamedTensors = TrainingContext::NamedTensors;
   using LossClosure = WrappedOptimizer::LossClosure;
 
-  /// `groups` are the wrapper's own and outlive this. Collective.
+  /// `groups` are the wrapper's own and outlive this. `problem` with the model is an error if there
+  /// are several ranks. Collective.
   TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
                  const NamedTensors& parameters, const NamedTensors& buffers,
-                 DistributedOptimizerOptions options);
+                 DistributedOptimizerOptions options, const std::string& problem);
   ~TrainingEngine();
   TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
   TrainingEngine& operator=(const TrainingEngine&) = delete;

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,6 +49,64 @@ TEST_F(ShardedTrapsTest, SeveralPasses_AreAveragedOnce) {
         EXPECT_LT(largest_difference(weight.detach(), expected), 1e-9) << step;
       }
     }
+  }
+}
+
+/// One process normalizes the rows that it uses before it uses them.
+TEST_F(ShardedTrapsTest, RowsThatAModuleNormalizes_AreNormalizedOnAllRanksInstead) {
+  constexpr double kMaxNorm = 0.5;
+  constexpr std::int64_t kRows = 5;
+  const auto make = [](std::optional<double> max_norm) {
+    torch::nn::EmbeddingOptions options(kRows, 3);
+    torch::nn::Sequential model{torch::nn::Embedding(options.max_norm(max_norm))};
+    model->to(torch::kFloat64);
+    const at::NoGradGuard no_grad;
+    const at::Tensor values = torch::arange(kRows * 3, torch::kFloat64).view({kRows, 3});
+    model->parameters()[0].copy_(values.add(1).cos());
+    return model;
+  };
+  // Row `rank` and a common one; in later steps, others.
+  const auto loss = [](torch::nn::Sequential& model, int rank, int step) {
+    const at::Tensor rows = torch::tensor({(rank + step) % kRows, kRows - 1});
+    return (model->forward(rows) * torch::arange(6, torch::kFloat64).view({2, 3})).sum();
+  };
+  torch::nn::Sequential whole = make(kMaxNorm);
+  torch::optim::SGD alone(whole->parameters(), 0.1);
+  for (int step = 0; step < 4; ++step) {
+    alone.zero_grad();
+    for (int each = 0; each < size(); ++each) (loss(whole, each, step) / size()).backward();
+    alone.step();
+  }
+  const auto normalize = [](torch::nn::Sequential& model) {
+    const at::NoGradGuard no_grad;
+    model->parameters()[0].renorm_(2, 0, kMaxNorm);
+  };
+  normalize(whole);
+  for (const Shard mode : all_modes()) {
+    if (size() > 1) {
+      torch::nn::Sequential refused = make(kMaxNorm);
+      torch::optim::SGD inner(refused->parameters(), 0.1);
+      expect_refused([&] { DistributedOptimizer(inner, *refused, with(mode)); },
+                     "'0.weight' belongs to a module with max_norm");
+      torch::nn::Sequential unseen = make(kMaxNorm);
+      torch::optim::SGD by_name(unseen->parameters(), 0.1);
+      DistributedOptimizer by_names(by_name, {{"rows", unseen->parameters()[0]}},
+                                    with(Shard::Full));
+      loss(unseen, rank(), 0).backward();
+      expect_contains(text_thrown_by<InvalidArgument>([&] { by_names.step(); }),
+                      "parameter 'rows' was written outside step()");
+    }
+    torch::nn::Sequential model = make(std::nullopt);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, with(mode));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.full_parameters([&] { normalize(model); });
+      optimizer.zero_grad();
+      loss(model, rank(), step).backward();
+      optimizer.step();
+    }
+    optimizer.full_parameters([&] { normalize(model); });
+    EXPECT_LT(largest_difference(flat(*model), flat(*whole)), 1e-6) << kolo::name_of(mode);
   }
 }
 
