@@ -31,12 +31,13 @@ inline std::vector<DistributedOptimizer::Options> all_layouts() {
 
 class GradScalerTest : public TorchTest {
  protected:
-  /// The loss of this rank's rows; on `culprit`, one element of one gradient is infinite.
+  /// The loss of this rank's rows; on `culprit`, one element of one gradient is infinite. All ranks
+  /// use the parameter once more, as Shard::Full needs where it is gathered.
   at::Tensor loss(torch::nn::Sequential& model, int step, int culprit = -1, std::size_t where = 0) {
     at::Tensor loss = loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32));
-    if (rank() != culprit) return loss;
+    if (culprit < 0) return loss;
     const at::Tensor parameter = model->parameters()[where].flatten();
-    return loss + parameter[parameter.numel() - 1] * kInfinity;
+    return loss + parameter[parameter.numel() - 1] * (rank() == culprit ? kInfinity : 0.0);
   }
 };
 

@@ -12,7 +12,7 @@
 
 namespace kolo::test::grad_scaler_steps_test {
 
-const AlsoIn also_in({"alone"});
+const AlsoIn also_in({"alone", "messages"});
 
 // --- steps that are skipped ---
 
