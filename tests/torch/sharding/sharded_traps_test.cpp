@@ -92,8 +92,11 @@ TEST_F(ShardedTrapsTest, RowsThatAModuleNormalizes_AreNormalizedOnAllRanksInstea
       torch::optim::SGD by_name(unseen->parameters(), 0.1);
       DistributedOptimizer by_names(by_name, {{"rows", unseen->parameters()[0]}},
                                     with(Shard::Full));
-      loss(unseen, rank(), 0).backward();
-      expect_contains(text_thrown_by<InvalidArgument>([&] { by_names.step(); }),
+      const auto step = [&] {
+        loss(unseen, rank(), 0).backward();
+        by_names.step();
+      };
+      expect_contains(text_thrown_by<InvalidArgument>(step),
                       "parameter 'rows' was written outside step()");
     }
     torch::nn::Sequential model = make(std::nullopt);
