@@ -30,13 +30,17 @@ struct GradScalerOptions {
 ///   scaler.step(optimizer);
 ///   scaler.update();
 ///
-/// If a gradient is infinite or NaN on any rank, all ranks skip the step. They agree on this in one
-/// small reduction per step, which is that of the norm if clip_grad_norm_() follows unscale_().
+/// If a gradient is infinite or NaN on any rank, all ranks skip the step. Where gradients are
+/// sharded, they agree on this in one small reduction per step, which is that of the norm if
+/// clip_grad_norm_() follows unscale_(). With Shard::None each rank sees it in the reduced gradients,
+/// which are the same on all.
 ///
 /// One scaler may serve several optimizers, each with its own unscale_() and step(), and one
 /// update() at the end. All ranks must use it alike. In addition to the errors below, it throws
 /// InvalidArgument for calls that torch rejects too, MismatchError on all ranks if their scales
-/// differ, and the errors of reductions. Not thread-safe.
+/// differ, and the errors of reductions. With Shard::None, the next reduction throws that
+/// MismatchError, and one if ranks differ in whether they stepped, skipped or dropped the step: as
+/// when only one of them has changed its reduced gradients. Not thread-safe.
 class GradScaler {
  public:
   using Options = GradScalerOptions;

@@ -1,7 +1,9 @@
 #include "torch/optimizer/rank_comparison.hpp"
 
 #include <array>
+#include <bit>
 
+#include "base/exact_text.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/optimizer/optimizer_facts.hpp"
 
@@ -33,15 +35,20 @@ std::uint64_t digest_of(const std::vector<Fact>& facts) {
 void RankComparison::note(StepEnd end) {
   if (context_.set.size() == 1) return;
   end_ = end;
-  if (end == StepEnd::Open) dropped_.clear();
+  if (end == StepEnd::Open) {
+    dropped_.clear();
+    failure_.clear();
+    scale_ = 1.0;
+  }
   const std::pair state{option_sync_.version(), batches_.additions()};
   if (end != StepEnd::Open && state != known_) {
     known_ = state;
     of_groups_ = facts_now();
     digest_of_groups_ = digest_of(of_groups_);
   }
-  const std::array<std::uint64_t, 3> whole{digest_of_groups_, static_cast<std::uint64_t>(end_),
-                                           checksum_of(dropped_.data(), dropped_.size())};
+  const std::array<std::uint64_t, 4> whole{digest_of_groups_, static_cast<std::uint64_t>(end_),
+                                           checksum_of(dropped_.data(), dropped_.size()),
+                                           std::bit_cast<std::uint64_t>(scale_)};
   context_.step.digest = static_cast<std::uint32_t>(checksum_of(whole.data(), sizeof(whole)));
 }
 
@@ -60,7 +67,8 @@ void RankComparison::restart() {
 
 void RankComparison::require_alike() {
   if (!std::exchange(context_.step.digests_differ, false)) return;
-  const std::vector<Fact> facts = last_facts();
+  std::vector<Fact> facts = last_facts();
+  if (!failure_.empty()) facts.front().value += ", after step() had thrown: " + failure_;
   restart();
   compare(facts);
 }
@@ -83,7 +91,8 @@ void RankComparison::compare(const std::vector<Fact>& facts) const {
 std::vector<Fact> RankComparison::last_facts() const {
   std::vector<Fact> facts{
       {"end of the last step", text_of(end_)},
-      {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_}};
+      {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_},
+      {"scale of the gradients in the last step", exact_text(scale_)}};
   facts.insert(facts.end(), of_groups_.begin(), of_groups_.end());
   return facts;
 }

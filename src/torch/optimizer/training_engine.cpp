@@ -240,9 +240,10 @@ void TrainingEngine::unscale(double scale) {
   make_gradients_ready();
   require_precise_gradients();
   commands_.announce(UnscaleCommand{scale});
-  // An overflow in reduced gradients concerns all ranks, even if the program or a bucket hook has
-  // caused it on one; in other gradients it concerns only this rank.
-  const bool is_local = context_.step.phases.current() != StepPhase::Synchronized;
+  // Each rank has all reduced gradients, the same as the others, unless they are sharded.
+  const bool is_local = !context_.is_sharded();
+  const bool is_reduced = context_.step.phases.current() == StepPhase::Synchronized;
+  if (is_local && is_reduced) comparison_.note_scale(scale);
   gradients_.unscale(batches_.gradients(), scale, is_local);
 }
 

@@ -91,6 +91,7 @@ class TrainingEngine {
   void require_precise_gradients() const;
   at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
+  void compare_replicas_after_failure();
   void update_shards();
   void end_step(StepEnd end);
   void end_dropped_step();

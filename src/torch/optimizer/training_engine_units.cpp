@@ -43,11 +43,10 @@ void TrainingEngine::call_in_step(const char* call, const std::function<void()>&
   }
 }
 
-/// If the optimizer is sharded, numbered like the collectives of units, so that ranks that call
+/// Of a sharded optimizer. Numbered like the collectives of units, so that ranks that call
 /// something else, such as step(), get an error at once.
 void TrainingEngine::sum_over_ranks(const TensorView& rows) {
-  OperationOptions options{.name = context_.prefix + ".check", .process_set = &context_.set};
-  if (context_.is_sharded()) options = context_.unit_calls->next(options, {});
+  const OperationOptions options = context_.unit_calls->next({.process_set = &context_.set}, {});
   call_in_step("clip_grad_norm_() or a step with GradScaler", [&] {
     allreduce(rows, rows,
               {.op = ReduceOp::Sum, .name = options.name, .process_set = options.process_set});
@@ -104,9 +103,11 @@ void TrainingEngine::reduce(bool is_discarded) {
     throw;
   }
   comparison_.note(StepEnd::Open);
-  if (is_discarded) return;
-  const std::vector<std::string> dropped = batches_.drop_undefined();
+  std::vector<std::string> dropped;
+  if (!is_discarded) dropped = batches_.drop_undefined();
+  // Collective in the first step, which other ranks may take even if this one discards it.
   for (const auto& reducer : batches_) reducer->follow_arrival();
+  if (is_discarded) return;
   normalization_.normalize();
   note_dropped(dropped);
 }

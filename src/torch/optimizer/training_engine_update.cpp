@@ -3,13 +3,16 @@
 #include <exception>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include "kolo/error.hpp"
 #include "torch/optimizer/training_engine.hpp"
+#include "torch/tensors/agreement.hpp"
 #include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
@@ -17,13 +20,30 @@ namespace kolo::tensors {
 at::Tensor TrainingEngine::step(const LossClosure& closure) {
   guards_.require_untouched();
   merge_options();
-  at::Tensor loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  at::Tensor loss;
+  try {
+    loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  } catch (...) {
+    comparison_.note_failure(text_of_current_error());
+    compare_replicas_after_failure();
+    throw;
+  }
   batches_.finish_residuals(/*is_used=*/true);
   ++context_.steps;
   guards_.step();
   reporter_.step();
   end_step(StepEnd::Step);
   return loss;
+}
+
+/// If the wrapped optimizer has thrown on some ranks only, the others may compare replicas now.
+void TrainingEngine::compare_replicas_after_failure() {
+  if (context_.is_sharded() || context_.step.phases.current() != StepPhase::Synchronized) return;
+  try {
+    replica_check_.end_step(/*can_differ=*/false);
+  } catch (const MismatchError&) {
+    // This rank's own error says more.
+  }
 }
 
 at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
@@ -53,16 +73,20 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 }
 
 /// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
-/// wrapped optimizer must be stepped once.
+/// wrapped optimizer must be stepped once. If it throws on a rank, the others learn the reason, and
+/// throw, where they wait for that rank's updates.
 void TrainingEngine::update_shards() {
   call_in_step("step()", [&] { synchronize_ranks("step()"); });
   const WritesAllowed writes;
   std::exception_ptr error;
+  std::string failure;
   const auto attempt = [&](const auto& work) {
     try {
       work();
     } catch (...) {
-      if (!error) error = std::current_exception();  // continue: other ranks wait for this one
+      if (error) return;
+      error = std::current_exception();  // continue: other ranks wait for this one
+      failure = "step() that threw: " + text_of_current_error();
     }
   };
   struct ShardedBucket {
@@ -80,7 +104,9 @@ void TrainingEngine::update_shards() {
       if (has_leaves || is_one_step) wrapped_->step_leaves(leaves);
       for (const ShardedBucket& bucket : begun) bucket.shards.end_update(bucket.number);
     });
-    for (const ShardedBucket& bucket : begun) bucket.shards.memory().end_bucket(bucket.number);
+    for (const ShardedBucket& bucket : begun) {
+      bucket.shards.memory().end_bucket(bucket.number, failure);
+    }
     for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
     begun.clear();
   };
@@ -101,14 +127,21 @@ void TrainingEngine::update_shards() {
   }
   if (is_one_step) step();
   for (const auto& reducer : batches_) {
-    attempt([&] { reducer->shards()->memory().end_update(); });
+    attempt([&] { reducer->shards()->memory().end_update(failure); });
   }
   batches_.clear_gradients();
   expect_all_active();
   if (!error) return;
   context_.step.phases.restart();  // the gradients are gone, on this rank too
   context_.unit_calls->restart();
-  std::rethrow_exception(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& mismatch) {
+    throw MismatchError(
+        "DistributedOptimizer: step() has failed on a rank, so that parameters are updated in "
+        "part: load() a checkpoint. " +
+        std::string(mismatch.what()));
+  }
 }
 
 /// Ends a step without an update and without counting it.

@@ -75,8 +75,8 @@ class CopyPerNode final : public ParameterMemory {
   }
 
   void begin_update() override {}
-  void end_bucket(std::size_t) override {}
-  void end_update() override { synchronize_ranks("end"); }
+  void end_bucket(std::size_t, const std::string&) override {}
+  void end_update(const std::string& failure) override { synchronize_ranks("end", failure); }
 
  private:
   template <class Visit>
@@ -89,9 +89,10 @@ class CopyPerNode final : public ParameterMemory {
     }
   }
 
-  void synchronize_ranks(const std::string& where) const {
+  void synchronize_ranks(const std::string& where, const std::string& purpose = {}) const {
     OperationOptions options = options_;
     options.name += "." + where;
+    options.purpose = purpose;
     barrier(options);
   }
 

@@ -1,5 +1,7 @@
 #include <cstdint>
+#include <exception>
 #include <string>
+#include <utility>
 
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/parameter_storage.hpp"
@@ -34,11 +36,12 @@ class CopyPerRank final : public ParameterMemory {
 
   void begin_update() override {}
 
-  void end_bucket(std::size_t bucket) override {
+  void end_bucket(std::size_t bucket, const std::string& failure) override {
     const Bucket& plan = plan_.buckets[bucket];
     const auto ranks = static_cast<std::size_t>(options_.process_set->size());
     OperationOptions options = options_;
     options.name += ".gather." + std::to_string(bucket);
+    options.purpose = failure;
     options.stream = ProgramStream::current(device_).handle();
     gathers_.push_back(allgather_async(
         buffer(), plan.offset,
@@ -46,9 +49,16 @@ class CopyPerRank final : public ParameterMemory {
         plan.dtype, options));
   }
 
-  void end_update() override {
-    std::vector<Handle> gathers = std::exchange(gathers_, {});
-    for (Handle& gather : gathers) gather.wait();
+  void end_update(const std::string&) override {
+    std::exception_ptr first_error;
+    for (Handle& gather : std::exchange(gathers_, {})) {
+      try {
+        gather.wait();
+      } catch (...) {
+        if (!first_error) first_error = std::current_exception();
+      }
+    }
+    if (first_error) std::rethrow_exception(first_error);
   }
 
  private:

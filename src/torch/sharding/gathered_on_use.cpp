@@ -101,8 +101,8 @@ class GatheredOnUse final : public ParameterMemory {
   GatheredUnits* units() const override { return units_.get(); }
 
   void begin_update() override { units_->release_all(); }
-  void end_bucket(std::size_t) override {}
-  void end_update() override { units_->end_step(); }
+  void end_bucket(std::size_t, const std::string&) override {}
+  void end_update(const std::string&) override { units_->end_step(); }
 
  private:
   void make_units(std::vector<GatheredUnits::Unit> units) {

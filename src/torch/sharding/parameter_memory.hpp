@@ -34,10 +34,11 @@ class ParameterMemory {
   /// Before this rank's shards are updated; all ranks have begun to step, and read no parameters.
   /// Not collective.
   virtual void begin_update() = 0;
-  /// This rank's shard of the bucket is updated.
-  virtual void end_bucket(std::size_t bucket) = 0;
-  /// Returns when this rank can read the updates of all ranks.
-  virtual void end_update() = 0;
+  /// This rank's shard of the bucket is updated; or not, because of `failure`, if it is not empty.
+  virtual void end_bucket(std::size_t bucket, const std::string& failure) = 0;
+  /// Returns when this rank can read the updates of all ranks. Throws MismatchError on all that
+  /// wait for a rank with a failure, with its text; where parameters are gathered on use, none does.
+  virtual void end_update(const std::string& failure) = 0;
 
  protected:
   explicit ParameterMemory(SharedBuffer buffer) : buffer_(std::move(buffer)) {}

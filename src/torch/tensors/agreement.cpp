@@ -75,18 +75,25 @@ void agree(ProcessSet& set, const std::string& name, const std::string& what,
   for (const Part& part : parts) compare(what, parts.front(), part, advice);
 }
 
+std::string text_of_current_error() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (...) {
+    return text_of_current_exception();
+  }
+}
+
 void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,
                 const std::string& actor, const std::function<void()>& work) {
   std::exception_ptr error;
   std::string problem;
   try {
     work();
-  } catch (const c10::Error& exception) {
-    error = std::current_exception();
-    problem = actor + " threw: " + exception.what_without_backtrace();
   } catch (...) {
     error = std::current_exception();
-    problem = actor + " threw: " + text_of_current_exception();
+    problem = actor + " threw: " + text_of_current_error();
   }
   try {
     agree(set, name, what, {}, problem);

@@ -23,6 +23,9 @@ void agree(ProcessSet& set, const std::string& name, const std::string& what,
            const std::vector<Fact>& facts, const std::string& problem,
            const std::string& advice = "Give the same on every rank.");
 
+/// The text of the exception that is being handled, without LibTorch's backtrace.
+std::string text_of_current_error();
+
 /// Runs `work` on all ranks. If it throws on any, all throw: that rank its own exception, the
 /// others InvalidArgument with `what`, the rank, `actor` and the exception's text.
 void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,

@@ -103,14 +103,23 @@ TEST_P(GradScalerMisuseTest, ScalesThatDiffer_AreRefused) {
       state.scale = 1024.0;
       scaler_.set_state(state);
     }
-    backward();
-    expect_refused<MismatchError>(
-        [&] {
-          scaler_.unscale_(optimizer_);
-          if (clips) optimizer_.clip_grad_norm_(1.0);
-          scaler_.step(optimizer_);
-        },
-        "the scale is 65536 on rank 0, and 1024 on rank " + std::to_string(size() - 1));
+    const std::string last = " on rank " + std::to_string(size() - 1);
+    const auto step = [&] {
+      backward();
+      scaler_.unscale_(optimizer_);
+      if (clips) optimizer_.clip_grad_norm_(1.0);
+      scaler_.step(optimizer_);
+    };
+    if (GetParam() == Shard::None) {  // found by the next reduction
+      step();
+      scaler_.update();
+      optimizer_.zero_grad();
+      expect_refused<MismatchError>([&] { step(); },
+                                    "scale of the gradients in the last step is 1024" + last);
+    } else {
+      expect_refused<MismatchError>([&] { step(); },
+                                    "the scale is 65536 on rank 0, and 1024" + last);
+    }
     scaler_.update(65536.0);
     optimizer_.zero_grad();
     backward();

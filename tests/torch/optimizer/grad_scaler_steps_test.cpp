@@ -93,12 +93,12 @@ TEST_F(GradScalerTest, GradientsOfASkippedStep_AreAsAfterAStep) {
 }
 
 TEST_F(GradScalerTest, GradientsThatTheProgramChanged_Count) {
-  for (int culprit = 0; culprit < size(); ++culprit) {
-    Single model({.shard = Shard::None});
+  for (const Shard shard : all_modes()) {
+    Single model(with(shard));
     GradScaler scaler;
     model.backward(scaler, 1.0);
-    model.optimizer.synchronize();
-    if (rank() == culprit) model.weight.mutable_grad().fill_(std::nanf(""));
+    model.optimizer.for_each_gradient(
+        [](const std::string&, at::Tensor& gradient) { gradient.fill_(std::nanf("")); });
     EXPECT_FALSE(scaler.step(model.optimizer));
     EXPECT_EQ(model.value(), 1.0);
   }

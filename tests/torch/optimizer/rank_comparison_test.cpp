@@ -1,8 +1,10 @@
 // What ranks must do alike is compared: options, members of groups, and whether steps are taken.
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +12,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "runtime/runtimes.hpp"
 #include "torch/sharding.hpp"
 #include "torch/sharding/sharded_guards_fixture.hpp"
@@ -42,6 +45,13 @@ class RankComparisonTest : public ShardedGuardsTest, public testing::WithParamIn
     std::unique_ptr<DistributedOptimizer> optimizer;
   };
 
+  /// Whether ranks wait for the updates of others in step().
+  static bool waits_for_updates() {
+    return GetParam() != Shard::None && !(GetParam() == Shard::Full && gathers_on_use());
+  }
+  at::Tensor loss(torch::nn::Sequential& model, int step) const {
+    return loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32));
+  }
   std::string last() const { return "on rank " + std::to_string(size() - 1); }
   void train(Training& training, int steps) {
     ShardedGuardsTest::train(training.model, *training.optimizer, steps);
@@ -119,9 +129,10 @@ enum class Drop { ZeroGrad, Synchronized, ModelsZeroGrad };
 TEST_P(RankComparisonTest, AStepThatOneRankDrops_IsAnError) {
   if (size() == 1) GTEST_SKIP() << kAlone;
   for (const Drop drop : {Drop::ZeroGrad, Drop::Synchronized, Drop::ModelsZeroGrad}) {
-    for (const bool clips : {false, true}) {
+    for (const auto& [clips, steps_before] :
+         {std::pair{false, 0}, {false, 2}, {true, 0}, {true, 2}}) {
       Training training;
-      train(training, 2);
+      train(training, steps_before);
       const auto one_step = [&](bool is_dropped) {
         training.optimizer->zero_grad();
         backward(training.model, 2);
@@ -148,13 +159,61 @@ TEST_P(RankComparisonTest, AStepThatOneRankDrops_IsAnError) {
   }
 }
 
+TEST_P(RankComparisonTest, AStepWithAScalerThatOneRankDrops_IsAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  for (const int dropped : {0, 2}) {
+    for (const bool clips : {false, true}) {
+      Training training;
+      GradScaler scaler;
+      const auto run = [&](int begin, int end) {
+        for (int step = begin; step < end; ++step) {
+          training.optimizer->zero_grad();
+          scaler.scale(loss(training.model, step)).backward();
+          if (step == dropped && is_last()) continue;
+          if (clips) {
+            scaler.unscale_(*training.optimizer);
+            training.optimizer->clip_grad_norm_(0.1);
+          }
+          scaler.step(*training.optimizer);
+          scaler.update();
+        }
+      };
+      run(0, dropped);
+      const std::string text = text_thrown_by<MismatchError>([&] { run(dropped, dropped + 2); });
+      expect_contains(text, "zero_grad()");
+      expect_contains(text, "rank " + std::to_string(size() - 1));
+      scaler.update(1.0);
+      run(3, 6);
+    }
+  }
+}
+
+TEST_P(RankComparisonTest, AStepThatAScalerSkipsOnOneRank_IsAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  if (GetParam() != Shard::None) GTEST_SKIP() << "sharded gradients are checked by all ranks";
+  Training training;
+  GradScaler scaler;
+  const auto step = [&](bool changes) {
+    training.optimizer->zero_grad();
+    scaler.scale(loss(training.model, 0)).backward();
+    training.optimizer->synchronize();
+    if (changes) training.model->parameters()[0].mutable_grad().fill_(std::nanf(""));
+    const bool has_stepped = scaler.step(*training.optimizer);
+    scaler.update();
+    return has_stepped;
+  };
+  EXPECT_EQ(step(is_last()), !is_last());
+  expect_contains(text_thrown_by<MismatchError>([&] { step(false); }),
+                  "a step that GradScaler skipped " + last());
+}
+
 /// Fails in its third step on the last rank.
 class FailingOnce final : public torch::optim::SGD {
  public:
   FailingOnce(Parameters parameters, bool fails)
       : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), fails_(fails) {}
   at::Tensor step(LossClosure closure = nullptr) override {
-    if (++steps_ == 3 && fails_) throw BackendError("no step");
+    if (++steps_ == 3 && fails_) throw BackendError("no third step");
     return SGD::step(std::move(closure));
   }
 
@@ -169,16 +228,62 @@ TEST_P(RankComparisonTest, AStepThatFailsOnOneRank_IsAnErrorOnAll) {
   FailingOnce inner(model->parameters(), is_last());
   DistributedOptimizer optimizer(inner, *model, with(GetParam()));
   ShardedGuardsTest::train(model, optimizer, 2);
-  const auto third = [&] { ShardedGuardsTest::train(model, optimizer, 1); };
+  const auto step = [&] { ShardedGuardsTest::train(model, optimizer, 1); };
+  std::string text;
   if (is_last()) {
-    EXPECT_THROW(third(), BackendError);
+    EXPECT_THROW(step(), BackendError);
+  } else if (waits_for_updates()) {
+    text = text_thrown_by<MismatchError>(step);
   } else {
-    third();
+    step();
   }
   model->zero_grad();
-  const std::string text =
-      text_thrown_by<MismatchError>([&] { ShardedGuardsTest::train(model, optimizer, 1); });
-  expect_contains(text, "end of the last step is step() on rank 0");
+  if (!waits_for_updates()) text = text_thrown_by<MismatchError>(step);
+  if (!is_last() || !waits_for_updates()) {
+    expect_contains(text, "no third step " + last());
+  }
+  ShardedGuardsTest::train(model, optimizer, 2);
+  if (GetParam() != Shard::None) expect_equal_on_all_ranks(flat(*model));
+}
+
+TEST_F(ShardedGuardsTest, AStepThatFailsOnOneRank_IsFoundWhereReplicasAreCompared) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  FailingOnce inner(model->parameters(), is_last());
+  DistributedOptimizer::Options options = with(Shard::None);
+  options.check_replicas_every = 1;
+  DistributedOptimizer optimizer(inner, *model, options);
+  train(model, optimizer, 2);
+  if (is_last()) {
+    EXPECT_THROW(train(model, optimizer, 1), BackendError);
+  } else {
+    expect_contains(text_thrown_by<MismatchError>([&] { train(model, optimizer, 1); }),
+                    "after step 3, 10 of 10 parameters differ between ranks");
+  }
+}
+
+/// AMSGrad of complex numbers fails, on the one rank that has the shard with elements.
+TEST_P(RankComparisonTest, AStepThatFailsWhereElementsAre_IsAnErrorOnAll) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const at::Tensor turn = torch::ones({3}, torch::kComplexFloat).requires_grad_();
+  torch::optim::Adam inner({turn}, torch::optim::AdamOptions(0.1).amsgrad(true));
+  DistributedOptimizer optimizer(inner, {{"turn", turn}}, with(GetParam()));
+  const auto step = [&] {
+    turn.abs().sum().backward();
+    optimizer.step();
+  };
+  const bool fails = GetParam() == Shard::None || rank() == 0;
+  if (fails) {
+    expect_contains(text_thrown_by<c10::Error>(step), "complex");
+  } else if (waits_for_updates()) {
+    const std::string text = text_thrown_by<MismatchError>(step);
+    expect_contains(text, "complex");
+    expect_contains(text, "rank 0");
+  } else {
+    step();
+  }
+  if (GetParam() == Shard::None || waits_for_updates()) return;
+  expect_contains(text_thrown_by<MismatchError>(step), "complex");
 }
 
 TEST_P(RankComparisonTest, SaveAndJoin_CompareTheLastStep) {
