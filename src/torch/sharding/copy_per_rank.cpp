@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "kolo/error.hpp"
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
@@ -43,29 +44,45 @@ class CopyPerRank final : public ParameterMemory {
     options.name += ".gather." + std::to_string(bucket);
     options.purpose = failure;
     options.stream = ProgramStream::current(device_).handle();
-    gathers_.push_back(allgather_async(
-        buffer(), plan.offset,
-        std::vector<std::int64_t>(ranks, static_cast<std::int64_t>(plan.gradient_count() / ranks)),
-        plan.dtype, options));
+    gathers_.emplace_back(
+        bucket,
+        allgather_async(buffer(), plan.offset,
+                        std::vector<std::int64_t>(
+                            ranks, static_cast<std::int64_t>(plan.gradient_count() / ranks)),
+                        plan.dtype, options));
   }
 
   void end_update(const std::string&) override {
-    std::exception_ptr first_error;
-    for (Handle& gather : std::exchange(gathers_, {})) {
-      try {
-        gather.wait();
-      } catch (...) {
-        if (!first_error) first_error = std::current_exception();
-      }
-    }
-    if (first_error) std::rethrow_exception(first_error);
+    std::vector<std::size_t> refused;
+    const std::exception_ptr error = wait_for_gathers(refused);
+    // A rank has failed, and all know it. Their parameters are equal again even so.
+    for (const std::size_t bucket : refused) end_bucket(bucket, {});
+    std::vector<std::size_t> none;
+    static_cast<void>(wait_for_gathers(none));
+    if (error) std::rethrow_exception(error);
   }
 
  private:
+  /// Returns the first error. `refused` are the buckets whose gathers differ between ranks.
+  std::exception_ptr wait_for_gathers(std::vector<std::size_t>& refused) {
+    std::exception_ptr error;
+    for (auto& [bucket, gather] : std::exchange(gathers_, {})) {
+      try {
+        gather.wait();
+      } catch (const MismatchError&) {
+        refused.push_back(bucket);
+        if (!error) error = std::current_exception();
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
+    }
+    return error;
+  }
+
   const BucketPlan plan_;
   const at::Device device_;
   const OperationOptions options_;
-  std::vector<Handle> gathers_;  // in flight
+  std::vector<std::pair<std::size_t, Handle>> gathers_;  // of buckets, in flight
 };
 
 }  // namespace
