@@ -36,8 +36,8 @@ class ParameterMemory {
   virtual void begin_update() = 0;
   /// This rank's shard of the bucket is updated; or not, because of `failure`, if it is not empty.
   virtual void end_bucket(std::size_t bucket, const std::string& failure) = 0;
-  /// Returns when this rank can read the updates of all ranks. Throws MismatchError on all that
-  /// wait for a rank with a failure, with its text; where parameters are gathered on use, none does.
+  /// Returns when this rank can read the updates of all ranks. If a rank has a failure, throws
+  /// MismatchError with its text on all; but not where parameters are gathered on use.
   virtual void end_update(const std::string& failure) = 0;
 
  protected:
