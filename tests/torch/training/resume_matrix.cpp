@@ -41,6 +41,8 @@ struct Precision {
   double tolerance;  // of steps that other numbers of ranks sum in another order
 };
 constexpr Precision kPrecisions[] = {{"float", at::kFloat, false, 1e-4},
+                                     {"double", at::kDouble, false, 1e-4},
+                                     {"float16", at::kHalf, false, 0.5},
                                      {"bfloat16", at::kBFloat16, false, 0.1},
                                      {"masters", at::kBFloat16, true, 0.1}};
 
