@@ -32,8 +32,8 @@ struct GradScalerOptions {
 ///
 /// If a gradient is infinite or NaN on any rank, all ranks skip the step. Where gradients are
 /// sharded, they agree on this in one small reduction per step, which is that of the norm if
-/// clip_grad_norm_() follows unscale_(). With Shard::None each rank sees it in the reduced gradients,
-/// which are the same on all.
+/// clip_grad_norm_() follows unscale_(). With Shard::None each rank sees it in the reduced
+/// gradients, which are the same on all.
 ///
 /// One scaler may serve several optimizers, each with its own unscale_() and step(), and one
 /// update() at the end. All ranks must use it alike. In addition to the errors below, it throws
