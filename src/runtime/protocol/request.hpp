@@ -69,6 +69,7 @@ struct Request {
 class SharedRequest {
  public:
   SharedRequest() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): it stands for a request
   SharedRequest(Request request) : request_(std::make_shared<const Request>(std::move(request))) {}
 
   explicit operator bool() const { return request_ != nullptr; }

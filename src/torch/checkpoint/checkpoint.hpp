@@ -31,8 +31,9 @@ class Checkpoint {
 
   /// Opens `path`, or the newest checkpoint in it, which the first reader chooses for all.
   /// Collective if the readers are several ranks, and blocking. Each checks the sizes and headers
-  /// of some files; elements are verified when they are read. If a program is saving into the folder,
-  /// waits for it, but at most half the timeout. Throws on all ranks, naming rank, file and tensor:
+  /// of some files; elements are verified when they are read. If a program is saving into the
+  /// folder, waits for it, but at most half the timeout. Throws on all ranks, naming rank, file and
+  /// tensor:
   /// InvalidArgument if there is no checkpoint, or its files are missing, truncated, damaged or
   /// replaced; BackendError if the system cannot read them; the errors of all collectives.
   Checkpoint(const std::filesystem::path& path, const Readers& readers);
