@@ -165,7 +165,7 @@ class Lane {
   void start(const Coordinator::Batch& batch);
   void report_stall(const Verdict::Stall& stall) const;
 
-  // Ends (lane_ends.cpp).
+  // Ends.
   void leave_when_closed();
   void release(const std::string& why);
   Metrics measure();

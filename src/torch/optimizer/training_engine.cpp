@@ -1,18 +1,32 @@
 #include "torch/optimizer/training_engine.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/shard.hpp"
 #include "runtime/api/submit.hpp"
 #include "torch/optimizer/compression_checks.hpp"
+#include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
+#include "torch/optimizer/parameter_state.hpp"
+#include "torch/tensors/agreement.hpp"
+#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -275,6 +289,450 @@ void TrainingEngine::set_hook(BucketHook hook) {
   for (const auto& reducer : batches_) {
     reducer->lay_out_residuals(reducer->residuals().take());
   }
+}
+
+// --- updates with reduced gradients, and skipped steps ---
+
+at::Tensor TrainingEngine::step(const LossClosure& closure) {
+  guards_.require_untouched();
+  merge_options();
+  at::Tensor loss;
+  try {
+    loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  } catch (...) {
+    comparison_.note_failure(text_of_current_error());
+    compare_replicas_after_failure();
+    throw;
+  }
+  batches_.finish_residuals(/*is_used=*/true);
+  ++context_.steps;
+  guards_.step();
+  reporter_.step();
+  end_step(StepEnd::Step);
+  return loss;
+}
+
+/// If the wrapped optimizer has thrown on some ranks only, the others may compare replicas now.
+void TrainingEngine::compare_replicas_after_failure() {
+  if (context_.is_sharded() || context_.step.phases.current() != StepPhase::Synchronized) return;
+  try {
+    replica_check_.end_step(/*can_differ=*/false);
+  } catch (const MismatchError&) {
+    // This rank's own error says more.
+  }
+}
+
+at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
+  if (closure) {
+    return wrapped_->step([&] {
+      at::Tensor loss = closure();
+      make_gradients_ready();
+      return loss;
+    });
+  }
+  make_gradients_ready();
+  return wrapped_->step(nullptr);
+}
+
+at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  make_gradients_ready();
+  if (context_.have_some_joined()) {
+    commands_.announce(UpdateCommand{OptionSync::describe(context_.groups)});
+  }
+  update_shards();
+  return loss;
+}
+
+/// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
+/// wrapped optimizer must be stepped once. If it throws on a rank, the others learn the reason, and
+/// throw, where they wait for that rank's updates.
+void TrainingEngine::update_shards() {
+  call_in_step("step()", [&] { synchronize_ranks("step()"); });
+  const WritesAllowed writes;
+  std::exception_ptr error;
+  std::string failure;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      if (error) return;
+      error = std::current_exception();  // continue: other ranks wait for this one
+      failure = "step() that threw: " + text_of_current_error();
+    }
+  };
+  struct ShardedBucket {
+    const ParameterShards& shards;
+    std::size_t number;
+  };
+  std::vector<ShardedBucket> begun;
+  std::vector<std::vector<at::Tensor>> leaves(context_.groups.size());
+  const bool is_one_step = !wrapped_->steps_leaves_separately();
+  const auto step = [&] {
+    attempt([&] {
+      if (error) return;
+      const bool has_leaves =
+          std::ranges::any_of(leaves, std::not_fn(&std::vector<at::Tensor>::empty));
+      if (has_leaves || is_one_step) wrapped_->step_leaves(leaves);
+      for (const ShardedBucket& bucket : begun) bucket.shards.end_update(bucket.number);
+    });
+    for (const ShardedBucket& bucket : begun) {
+      bucket.shards.memory().end_bucket(bucket.number, failure);
+    }
+    for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
+    begun.clear();
+  };
+  for (const auto& reducer : batches_) {
+    const ParameterShards& shards = *reducer->shards();
+    shards.memory().begin_update();
+    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
+      attempt([&] {
+        for (const ParameterShards::Leaf* const leaf : shards.begin_update(i)) {
+          const at::Tensor& parameter = reducer->parameters()[leaf->parameter].tensor;
+          const std::optional<std::size_t> group = option_sync_.group_of(parameter);
+          if (group) leaves[*group].push_back(leaf->values);
+        }
+      });
+      begun.push_back({shards, i});
+      if (!is_one_step) step();
+    }
+  }
+  if (is_one_step) step();
+  for (const auto& reducer : batches_) {
+    attempt([&] { reducer->shards()->memory().end_update(failure); });
+  }
+  batches_.clear_gradients();
+  expect_all_active();
+  if (!error) return;
+  context_.step.phases.restart();  // the gradients are gone, on this rank too
+  context_.unit_calls->restart();
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& mismatch) {
+    throw MismatchError(
+        "DistributedOptimizer: step() has failed on a rank, so that parameters are updated in "
+        "part: load() a checkpoint. " +
+        std::string(mismatch.what()));
+  }
+}
+
+/// Ends a step without an update and without counting it.
+void TrainingEngine::skip_step() {
+  if (context_.step.is_active) commands_.announce(SkipCommand{});
+  if (context_.is_sharded()) batches_.clear_gradients();
+  batches_.finish_residuals(/*is_used=*/false);
+  expect_all_active();
+  end_step(StepEnd::Skipped);
+}
+
+/// The reduced gradients are dropped on all ranks. If the optimizer is sharded, ranks that step
+/// would wait for this one to update its shards: they get an error instead.
+void TrainingEngine::end_dropped_step() {
+  if (context_.is_sharded()) {
+    call_in_step("zero_grad()", [&] { synchronize_ranks("zero_grad()"); });
+  }
+  context_.unit_calls->restart();
+  comparison_.note(StepEnd::Dropped);
+}
+
+/// After an error on all ranks: nothing is updated.
+void TrainingEngine::abandon_step() {
+  context_.step.phases.restart();
+  context_.unit_calls->restart();
+  comparison_.restart();
+  batches_.finish_residuals(/*is_used=*/false);
+  batches_.clear_gradients();
+}
+
+/// After an update or a skipped step.
+void TrainingEngine::end_step(StepEnd end) {
+  StepPhases& phases = context_.step.phases;
+  const bool is_reduced = phases.current() == StepPhase::Synchronized;
+  const bool is_common = local_.is_on() || is_reduced;
+  phases.restart();
+  context_.unit_calls->restart();
+  if (is_reduced) comparison_.note(end);
+  const bool is_due = local_.end_step();
+  if (is_due) average_parameters();
+  if (is_common) replica_check_.end_step(/*can_differ=*/local_.is_on() && !is_due);
+}
+
+// --- what ranks agree on in a step ---
+
+void TrainingEngine::start_units() {
+  expect_all_active();
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit,
+                                              std::size_t slot) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit, slot});
+  };
+  context_.unit_calls->find_joined = [this] { return find_joined(); };
+}
+
+/// A barrier that is numbered like the collectives of units, after those in flight.
+void TrainingEngine::synchronize_ranks(const std::string& purpose) {
+  if (context_.set.size() == 1) return;
+  for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
+  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+/// Runs a collective between the reduction and the end of a step, for this rank's call `call`. If
+/// ranks of a sharded optimizer call different ones, all throw MismatchError, and the step ends
+/// without an update.
+void TrainingEngine::call_in_step(const char* call, const std::function<void()>& collective) {
+  try {
+    collective();
+  } catch (const MismatchError& error) {
+    abandon_step();
+    throw MismatchError("DistributedOptimizer: rank " +
+                        std::to_string(context_.set.runtime().rank()) + " called " + call +
+                        " with reduced gradients, unlike other ranks. Let all ranks step, or all "
+                        "drop the gradients. " +
+                        error.what());
+  }
+}
+
+/// Of a sharded optimizer. Numbered like the collectives of units, so that ranks that call
+/// something else, such as step(), get an error at once.
+void TrainingEngine::sum_over_ranks(const TensorView& rows) {
+  const OperationOptions options = context_.unit_calls->next({.process_set = &context_.set}, {});
+  call_in_step("clip_grad_norm_() or a step with GradScaler", [&] {
+    allreduce(rows, rows,
+              {.op = ReduceOp::Sum, .name = options.name, .process_set = options.process_set});
+  });
+}
+
+/// Called on all ranks after a mismatch: whether some have joined, since the next numbered
+/// collective of a joined rank is that of join(). Joined ranks then wait for commands.
+bool TrainingEngine::find_joined() {
+  std::int64_t is_active = context_.step.is_active ? 1 : 0;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
+  allgather({&is_active, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context_.prefix + ".joined", .process_set = &context_.set});
+  context_.step.active_ranks = static_cast<int>(std::ranges::count(all, 1));
+  return context_.have_some_joined();
+}
+
+/// A new step begins. If parameters are gathered on use, the first mismatch reveals which ranks
+/// have joined; in other modes the reductions do.
+void TrainingEngine::expect_all_active() {
+  if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
+}
+
+/// Reduces the gradients of the step that are not reduced yet.
+void TrainingEngine::reduce(bool is_discarded) {
+  const auto wait_for_others = [&] {
+    if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
+    synchronize_ranks("the end of backward()");
+  };
+  if (context_.gathers_on_use) {
+    try {
+      wait_for_others();
+    } catch (const MismatchError&) {
+      if (!context_.step.is_active || !find_joined()) throw;
+      wait_for_others();
+    }
+  }
+  normalization_.begin();
+  try {
+    batches_.reduce_all();
+  } catch (...) {
+    normalization_.finish(/*have_succeeded=*/false);
+    try {
+      comparison_.require_alike();  // the error may be of this rank alone
+    } catch (const MismatchError&) {
+    }
+    throw;
+  }
+  normalization_.finish(/*have_succeeded=*/true);
+  try {
+    comparison_.require_alike();
+  } catch (const MismatchError&) {
+    abandon_step();
+    throw;
+  }
+  comparison_.note(StepEnd::Open);
+  std::vector<std::string> dropped;
+  if (!is_discarded) dropped = batches_.drop_undefined();
+  // Collective in the first step, which other ranks may take even if this one discards it.
+  for (const auto& reducer : batches_) reducer->follow_arrival();
+  if (is_discarded) return;
+  normalization_.normalize();
+  note_dropped(dropped);
+}
+
+// --- joining ---
+
+int TrainingEngine::join() {
+  context_.step.phases.require(StepCall::Join);
+  if (context_.options.local_sgd.period > 0) {
+    throw InvalidArgument(
+        "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
+        "Give all ranks equally many steps.");
+  }
+  int last = 0;
+  if (context_.is_sharded()) {
+    last = join_sharded();
+    comparison_.compare_last();
+  } else {
+    last = kolo::join(&context_.set);
+    align_ranks(context_, batches_, option_sync_, comparison_);
+  }
+  comparison_.restart();
+  normalization_.forget_reference();
+  replica_check_.restart();
+  return last;
+}
+
+/// Blocks until active ranks need this joined one. Returns false if all ranks have joined.
+bool TrainingEngine::await_step() {
+  StepState& step = context_.step;
+  if (!context_.gathers_on_use) {
+    synchronize();
+  } else if (!context_.have_some_joined()) {
+    try {
+      synchronize_ranks("join()");
+      step.active_ranks = 0;  // all have joined
+    } catch (const MismatchError&) {
+      if (!find_joined()) throw;
+    }
+  }
+  return step.active_ranks > 0;
+}
+
+/// Other ranks need a joined rank's shards: it takes part in their steps, without gradients of its
+/// own, until no rank is active.
+int TrainingEngine::join_sharded() {
+  if (context_.step.phases.current() == StepPhase::Synchronized) discard();
+  const auto make_active = [](TrainingContext* context) {
+    context->step.is_active = true;
+    context->step.phases.restart();
+  };
+  const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
+  context_.step.is_active = false;
+  while (await_step()) {
+    follow_one_step();
+    context_.step.phases.restart();
+  }
+  expect_all_active();
+  for (GatheredUnits* const units : batches_.units()) units->restart();
+  batches_.clear_gradients();
+  // If no rank has announced anything, all have joined simultaneously.
+  return commands_.take_last_active().value_or(context_.set.ranks().back());
+}
+
+/// Follows the commands of active ranks until the end of their step, or until none is active.
+void TrainingEngine::follow_one_step() {
+  while (const std::optional<StepCommand> received = commands_.receive()) {
+    const StepCommand& command = *received;
+    if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
+      batches_.take_part(*gather);
+    } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
+      reduce(reduction->is_discarded);
+    } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
+      gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type,
+                      /*is_local=*/false);
+    } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
+      batches_.clip_values(clip_value->max_value);
+    } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
+      batches_.drop(drop->parameters);
+      comparison_.note_dropped(drop->parameters);
+    } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
+      gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
+    } else if (std::holds_alternative<FindOverflowCommand>(command)) {
+      gradients_.found();
+    } else if (const auto* const update = std::get_if<UpdateCommand>(&command)) {
+      OptionSync::apply(update->options, context_.groups);
+      merge_options();
+      update_shards();
+      ++context_.steps;
+      return end_step(StepEnd::Step);
+    } else if (std::holds_alternative<SkipCommand>(command)) {
+      return skip_step();
+    } else {  // DiscardCommand
+      end_dropped_step();
+      batches_.clear_gradients();
+      if (!context_.gathers_on_use) return;
+      context_.step.phases.restart();
+    }
+  }
+}
+
+// --- parameters, replicas, checkpoints ---
+
+void TrainingEngine::full_parameters(const std::function<void()>& write) {
+  guards_.require_untouched();
+  write_full_parameters(context_, batches_, write);
+}
+
+DistributedOptimizer::ParameterState TrainingEngine::parameter_state(
+    const at::Tensor& parameter) const {
+  const auto [reducer, index] = batches_.find(parameter, "parameter_state()");
+  return state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
+  const auto [reducer, index] = batches_.find(parameter, "reset_parameter_state()");
+  reset_state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::require_state_map() const {
+  if (!context_.is_sharded()) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: state() with shard = " +
+      std::string(kolo::name_of(*context_.options.shard)) +
+      ", where each rank has state of its shards alone. Read a parameter's state with "
+      "parameter_state(), reset it with reset_parameter_state(), and save it with save().");
+}
+
+/// Averages parameters of ranks that have stepped alone.
+void TrainingEngine::average_parameters() {
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  local_.average();
+}
+
+void TrainingEngine::check_replicas() {
+  guards_.require_untouched();
+  replica_check_.check();
+}
+
+void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  merge_options();
+  local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
+  checkpoint_.save(folder, options);
+}
+
+Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
+  context_.step.phases.require(StepCall::Load);
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  merge_options();
+  for (GatheredUnits* const units : batches_.units()) units->release_all();
+  const WritesAllowed writes;
+  const Loaded loaded = checkpoint_.load(path, options);
+  local_.resume(context_.steps);
+  comparison_.restart();
+  return loaded;
+}
+
+void TrainingEngine::save_full_state(const std::filesystem::path& file, int root) {
+  if (local_.is_on()) average_parameters();
+  checkpoint_.save_full_state(file, root);
+}
+
+void TrainingEngine::save(torch::serialize::OutputArchive& archive) const {
+  guards_.require_whole_state("torch::save");
+  wrapped_->save(archive);
+}
+
+void TrainingEngine::load(torch::serialize::InputArchive& archive) {
+  guards_.require_whole_state("torch::load");
+  wrapped_->load(archive);
+  merge_options();  // loading replaces the options of the wrapped optimizer's groups
 }
 
 }  // namespace kolo::tensors
