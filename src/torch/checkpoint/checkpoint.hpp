@@ -37,9 +37,6 @@ class Checkpoint {
   /// InvalidArgument if there is no checkpoint, or its files are missing, truncated, damaged or
   /// replaced; BackendError if the system cannot read them; the errors of all collectives.
   Checkpoint(const std::filesystem::path& path, const Readers& readers);
-  /// The same for the ranks of the set of `options`.
-  Checkpoint(const std::filesystem::path& path, const OperationOptions& options)
-      : Checkpoint(path, Readers(options)) {}
 
   const CheckpointIndex& index() const { return index_; }
   const std::map<std::string, Tensor>& tensors() const { return index_.tensors; }

@@ -30,7 +30,7 @@ torch::optim::Optimizer& require_optimizer(torch::optim::Optimizer* optimizer) {
   throw InvalidArgument("DistributedOptimizer: the optimizer is a null pointer. Give one to wrap.");
 }
 
-/// Such a module's forward() writes to its weight: to the rows that this rank's batch uses.
+/// Whether forward() of the module normalizes rows of a trained weight: those that the batch uses.
 template <class Embedding>
 bool has_max_norm(const torch::nn::Module& module) {
   const auto* const embedding = dynamic_cast<const Embedding*>(&module);

@@ -55,7 +55,7 @@ class CopyPerRank final : public ParameterMemory {
   void end_update(const std::string&) override {
     std::vector<std::size_t> refused;
     const std::exception_ptr error = wait_for_gathers(refused);
-    // A rank has failed, and all know it. Their parameters are equal again even so.
+    // The update has failed on a rank, as all ranks know: gathered so that their copies are equal.
     for (const std::size_t bucket : refused) end_bucket(bucket, {});
     std::vector<std::size_t> none;
     static_cast<void>(wait_for_gathers(none));

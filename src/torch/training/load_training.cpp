@@ -12,8 +12,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
 
 #include "kolo/error.hpp"
+#include "torch/buckets/grad_hooks.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
@@ -21,7 +23,8 @@
 #include "torch/training/random_sources.hpp"
 #include "torch/training/saved_residuals.hpp"
 
-namespace kolo::tensors {
+namespace kolo {
+namespace tensors {
 namespace {
 
 void for_each_tensor(const ModelView& model,
@@ -199,6 +202,26 @@ BucketHook::State read_hook_state(const TrainingView& view, const Checkpoint& ch
   return state;
 }
 
+/// Loads the parameters and buffers of a checkpoint.
+Loaded load_model(const ModelView& model, const std::filesystem::path& path, bool strict,
+                  const Readers& readers) {
+  const Checkpoint checkpoint(path, readers);
+  const std::string what = "loading the checkpoint " + checkpoint.path().string();
+  Loaded loaded;
+  std::vector<Read> reads;
+  readers.run(".verify", what, [&] {
+    const SavedTraining saved{checkpoint.index(), checkpoint.path(),
+                              parse_training_details(checkpoint.details())};
+    loaded = match_model(model, saved, strict);
+    reads = reads_of(model, saved, strict);
+    for (const Read& read : reads) verify(checkpoint, read);
+  });
+  readers.run(".read", what, [&] {
+    for (const Read& read : reads) read_into(checkpoint, read);
+  });
+  return loaded;
+}
+
 }  // namespace
 
 Loaded match_model(const ModelView& model, const SavedTraining& saved, bool strict) {
@@ -291,23 +314,26 @@ void load_training(const TrainingView& view, const SavedTraining& saved,
   if (options.optimizer_state) set_state(view, states);
 }
 
-Loaded load_model(const ModelView& model, const std::filesystem::path& path, bool strict,
-                  const Readers& readers) {
-  const Checkpoint checkpoint(path, readers);
-  const std::string what = "loading the checkpoint " + checkpoint.path().string();
-  Loaded loaded;
-  std::vector<Read> reads;
-  readers.run(".verify", what, [&] {
-    const SavedTraining saved{checkpoint.index(), checkpoint.path(),
-                              parse_training_details(checkpoint.details())};
-    loaded = match_model(model, saved, strict);
-    reads = reads_of(model, saved, strict);
-    for (const Read& read : reads) verify(checkpoint, read);
-  });
-  readers.run(".read", what, [&] {
-    for (const Read& read : reads) read_into(checkpoint, read);
-  });
+}  // namespace tensors
+
+Loaded load_parameters(torch::nn::Module& module, const std::filesystem::path& path,
+                       const LoadParametersOptions& options) {
+  using namespace tensors;
+  ModelView model{
+      .parameters = {}, .buffers = module.named_buffers().pairs(), .aliases = {}, .shares = {}};
+  model.add_parameters(module.named_parameters().pairs());
+  for (const auto& [name, tensor] : model.parameters) {
+    if (!GradHooks::are_on(tensor) && !is_fully_sharded(tensor)) continue;
+    throw InvalidArgument("load_parameters('" + path.string() +
+                          "'): a DistributedOptimizer trains '" + name +
+                          "'. Call its load() on all ranks, with optimizer_state = false.");
+  }
+  const Readers alone = Readers::this_process();
+  const Loaded loaded = is_of_a_model(kind_of(path))
+                            ? load_model_file(model, path, options.strict, alone)
+                            : load_model(model, path, options.strict, alone);
+  log_partial(loaded);
   return loaded;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo

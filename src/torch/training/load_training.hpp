@@ -7,7 +7,6 @@
 #include "kolo/torch/checkpoint.hpp"
 #include "torch/checkpoint/checkpoint.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/training/model_view.hpp"
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
 
@@ -32,10 +31,6 @@ void require_fit(const TrainingView& view, const SavedTraining& saved, const Loa
 void load_training(const TrainingView& view, const SavedTraining& saved,
                    const Checkpoint& checkpoint, const LoadOptions& options,
                    const Readers& readers);
-
-/// Loads parameters and buffers of a checkpoint alone. Collective if the readers are several ranks.
-Loaded load_model(const ModelView& model, const std::filesystem::path& path, bool strict,
-                  const Readers& readers);
 
 /// What this process sees under a path, in words that ranks can compare; opening it has the better
 /// error text.

@@ -70,7 +70,7 @@ class DamageTest : public testing::Test {
 
   /// Reads all tensors that the index lists.
   std::map<std::string, Bytes> read_checkpoint() {
-    const Checkpoint checkpoint(folder_.path(), {});
+    const Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
     std::map<std::string, Bytes> values;
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       const TestTensor found{name, tensor.dtype, tensor.shape};

@@ -61,7 +61,8 @@ TEST_P(CheckpointTest, RoundTrip_ReturnsWhatWasSaved) {
   const std::vector<TestTensor> model = large_model();
   save(folder.path() / "new" / "folder", model, writers, 5, division);
   run_runtimes(readers, [&, count = writers](Runtime& runtime) {
-    const Checkpoint checkpoint(folder.path() / "new" / "folder", {});
+    const Checkpoint checkpoint(folder.path() / "new" / "folder",
+                                tensors::Readers(OperationOptions{}));
     expect_slices(checkpoint, model, runtime.size(), runtime.rank(), 5);
     expect_slices(checkpoint, model, 1, 0, 5);
     EXPECT_EQ(checkpoint.path(), folder.path() / "new" / "folder" / "checkpoint-00000001");

@@ -46,7 +46,7 @@ class SharedFolderTest : public testing::Test {
   unsigned newest() {
     unsigned salt = 0;
     run_runtimes(1, [&](Runtime&) {
-      const tensors::Checkpoint checkpoint(folder_.path(), {});
+      const tensors::Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
       salt = checkpoint.details().at("salt").get<unsigned>();
       for (const TestTensor& tensor : model_) {
         EXPECT_EQ(read_slice(checkpoint, tensor, 0, tensor.elements()), contents(tensor, salt));
@@ -149,8 +149,8 @@ TEST_F(SharedFolderTest, SecondProgram_FailsWithAdviceIfTheFirstDoesNotEnd) {
       barrier();
       for (const auto& attempt :
            {std::function([&] { save(2, 1, brief); }),
-            std::function([&] { tensors::Checkpoint(folder_.path(), brief); }),
-            std::function([&] { tensors::Checkpoint(checkpoint(1), brief); })}) {
+            std::function([&] { tensors::Checkpoint(folder_.path(), tensors::Readers(brief)); }),
+            std::function([&] { tensors::Checkpoint(checkpoint(1), tensors::Readers(brief)); })}) {
         const std::string text = text_thrown_by<BackendError>(attempt);
         expect_contains(text, "on rank 0: another program saves checkpoints into");
         expect_contains(text, folder_.path().string());
@@ -169,8 +169,8 @@ TEST_F(SharedFolderTest, SecondProgram_FailsWithAdviceIfTheFirstDoesNotEnd) {
 TEST_F(SharedFolderTest, Loading_IsConcurrentAndDelaysRemoval) {
   run_runtimes(1, [&](Runtime&) {
     save(1);
-    const tensors::Checkpoint first(folder_.path(), {});
-    const tensors::Checkpoint second(checkpoint(1), {});
+    const tensors::Checkpoint first(folder_.path(), tensors::Readers(OperationOptions{}));
+    const tensors::Checkpoint second(checkpoint(1), tensors::Readers(OperationOptions{}));
     expect_contains(
         text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); }),
         "another program saves checkpoints into, or loads one from");
@@ -205,7 +205,7 @@ TEST_F(SharedFolderTest, ManySavesOfTwoPrograms_FollowEachOther) {
 TEST_F(SharedFolderTest, Error_NamesTheHolderAndNotTheLastThatSaved) {
   run_runtimes(1, [&](Runtime&) {
     save(1);
-    const tensors::Checkpoint loading(folder_.path(), {});
+    const tensors::Checkpoint loading(folder_.path(), tensors::Readers(OperationOptions{}));
     const std::string text =
         text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); });
     expect_contains(text, "It is loading from there.");

@@ -59,7 +59,7 @@ class WriteFixture : public testing::TestWithParam<int> {
   }
 
   void expect_newest(unsigned salt) {
-    const tensors::Checkpoint checkpoint(folder_.path(), {});
+    const tensors::Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
     for (const TestTensor& tensor : model_) {
       EXPECT_EQ(read_slice(checkpoint, tensor, 0, tensor.elements()), contents(tensor, salt))
           << tensor.name;

@@ -75,7 +75,7 @@ TEST_P(CheckpointWriteTest, ProcessSetAndUmask_AreRespected) {
     const OperationOptions options{.name = "mine", .process_set = &set};
     const Slices own = own_slices(model_, set.size(), set.rank(), 4);
     write_checkpoint(folder_.path(), own.slices, {{"a", 1}}, 0, options);
-    const Checkpoint checkpoint(folder_.path(), options);
+    const Checkpoint checkpoint(folder_.path(), tensors::Readers(options));
     const Bytes weight = contents(model_[7], 4);
     EXPECT_EQ(read_slice(checkpoint, model_[7], 3, 3000),
               Bytes(weight.begin() + 12, weight.begin() + 12012));

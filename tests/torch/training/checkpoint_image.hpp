@@ -33,7 +33,7 @@ struct CheckpointImage {
 
 /// Reads a whole checkpoint, or the newest one in a folder. Collective over the world.
 inline CheckpointImage read_image(const std::filesystem::path& path) {
-  const tensors::Checkpoint checkpoint(path, {});
+  const tensors::Checkpoint checkpoint(path, tensors::Readers(OperationOptions{}));
   CheckpointImage image{{}, checkpoint.details()};
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     const std::int64_t count = tensors::elements_of(tensor.shape).value();
