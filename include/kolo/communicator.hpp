@@ -6,9 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "kolo/dtype.hpp"
-#include "kolo/reduction.hpp"
-
 #pragma GCC visibility push(default)
 namespace kolo {
 

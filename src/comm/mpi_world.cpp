@@ -160,11 +160,11 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
     : start_(communicator ? std::nullopt : find_launcher()),
       session_(*start_, config.start_timeout),
       turn_(Start(communicator.value_or(MPI_COMM_WORLD), *start_, config).gather()),
-      duplicates_(communicator.value_or(MPI_COMM_WORLD)) {
+      duplicate_(communicator.value_or(MPI_COMM_WORLD)) {
   const std::unique_lock turn = std::move(turn_);  // until this rank has started
   start_.reset();
   const auto calls = mpi_environment::lock_calls();
-  const MPI_Comm base = duplicates_.base();
+  const MPI_Comm base = duplicate_.base();
   int rank = 0;
   int size = 1;
   KOLO_MPI_TRY(MPI_Comm_rank(base, &rank));
@@ -199,14 +199,14 @@ MpiWorld::~MpiWorld() {
   if (session_.is_in_creator_process() && !liveness_->dead().empty())
     mpi_environment::mark_broken();
   // Using the duplicates could block on a lost peer, and a forked child must not use them.
-  if (mpi_environment::is_broken() || !session_.is_in_creator_process()) duplicates_.give_up();
+  if (mpi_environment::is_broken() || !session_.is_in_creator_process()) duplicate_.give_up();
 }
 
 std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> ranks, int channel) {
   MpiCommunicator::Options options;
-  options.base = duplicates_.base();
+  options.base = duplicate_.base();
   options.ranks.assign(ranks.begin(), ranks.end());
-  options.channel = duplicates_.own_channel(channel);
+  options.channel = duplicate_.own_channel(channel);
   auto communicator = std::make_unique<MpiCommunicator>(std::move(options));
   MessagingThread* const thread = messaging_thread();
   if (thread == nullptr) return communicator;

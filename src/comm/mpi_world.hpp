@@ -7,7 +7,7 @@
 
 #include <mpi.h>
 
-#include "comm/mpi_duplicates.hpp"
+#include "comm/mpi_duplicate.hpp"
 #include "comm/mpi_environment.hpp"
 #include "comm/peer_liveness.hpp"
 #include "comm/start_watch.hpp"
@@ -38,7 +38,7 @@ class MpiWorld final : public World {
   std::optional<StartWatch> start_;  // until all have started
   mpi_environment::Session session_;
   std::unique_lock<std::mutex> turn_;  // in the constructor
-  MpiDuplicates duplicates_;
+  MpiDuplicate duplicate_;
   Topology topology_;
   std::optional<PeerLiveness> liveness_;
 };

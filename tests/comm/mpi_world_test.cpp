@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/mpi_check.hpp"
-#include "comm/mpi_duplicates.hpp"
+#include "comm/mpi_duplicate.hpp"
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
@@ -94,17 +94,17 @@ TEST(MpiCheckTest, Error_NamesTheCallWithMpisText) {
   }
 }
 
-TEST(MpiDuplicatesTest, PairsOfManyWorlds_AreTakenAgain) {
+TEST(MpiDuplicateTest, DuplicatesOfManyWorlds_AreTakenAgain) {
   MPI_Comm original = MPI_COMM_NULL;
   ASSERT_EQ(MPI_Comm_dup(MPI_COMM_WORLD, &original), MPI_SUCCESS);
   {
-    std::vector<std::unique_ptr<comm::MpiDuplicates>> held;
+    std::vector<std::unique_ptr<comm::MpiDuplicate>> held;
     for (int i = 0; i < 70; ++i) {
-      held.push_back(std::make_unique<comm::MpiDuplicates>(original));
+      held.push_back(std::make_unique<comm::MpiDuplicate>(original));
     }
     const MPI_Comm last = held.back()->base();
     held.back().reset();
-    held.back() = std::make_unique<comm::MpiDuplicates>(original);
+    held.back() = std::make_unique<comm::MpiDuplicate>(original);
     EXPECT_EQ(held.back()->base(), last);
   }
   MPI_Comm_free(&original);

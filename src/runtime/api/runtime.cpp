@@ -258,10 +258,10 @@ void Runtime::remove_process_set(ProcessSet& set) {
   if (set.included()) {
     // They wait for this rank in the set, and do not come here before it has joined too.
     if (const std::vector<int> joined = set.lane()->joined_ahead(); !joined.empty()) {
-      runtime::add_invalid_reason(*operation, list_ranks(joined) + " joined process set " +
-                                                  set.name() +
-                                                  " and waits there for its other ranks. Join it "
-                                                  "on all of them before it is removed.");
+      runtime::add_invalid_reason(*operation, "process set " + set.name() + " has been joined by " +
+                                                  list_ranks(joined) +
+                                                  ". Call join() on its other ranks, too, before "
+                                                  "it is removed.");
     }
   }
   runtime::submit(submission).wait();

@@ -152,7 +152,7 @@ class Coordinator {
   void watch_for_silence(Time now);
   Time silence_limit() const;
 
-  // What an exchange leads to (coordinator_outcome.cpp).
+  // What an exchange leads to.
   Bits conflicting(const Bits& shown) const;
   void run(Bits runnable);
   void run_batch(History::Composition composition, Bits& runnable);
@@ -162,14 +162,14 @@ class Coordinator {
   int size() const { return static_cast<int>(options_.set.world_ranks.size()); }
   std::string world_rank(int rank) const;
 
-  // Negotiation (coordinator_negotiation.cpp).
+  // Negotiation.
   void begin_negotiation();
   Report own_report() const;
   void continue_negotiation();
   void apply(const Verdict& verdict);
   void fail_name(const Verdict::NameError& error);
 
-  // Ends (coordinator_outcome.cpp).
+  // Ends.
   std::string describe_shutdown(const Header& merged) const;
   void close(ErrorKind kind, std::string reason);
   Failure closing_failure(const std::string& operation) const;

@@ -105,7 +105,7 @@ TEST_P(JoinFailureTest, RemovalOfASetThatARankHasJoined_FailsAndTheJoinContinues
     if (runtime.rank() == 1) barrier({.name = "runs without rank 2", .process_set = &set});
     if (runtime.rank() == 2) join(&set);
     expect_contains(text_thrown_by<InvalidArgument>(remove),
-                    "rank 1: rank 2 joined process set {1, 2} and waits there");
+                    "rank 1: process set {1, 2} has been joined by rank 2. Call join()");
     if (runtime.rank() == 1) join(&set);
     remove();
   });

@@ -11,14 +11,14 @@ namespace kolo::comm {
 /// It is kept as an attribute of the original for the next World over it, and freed with it.
 /// Each World has its own tags, because the message that a rank has left may arrive after its World
 /// has ended.
-class MpiDuplicates {
+class MpiDuplicate {
  public:
   /// Takes one that no other World uses. Collective over `original`.
-  explicit MpiDuplicates(MPI_Comm original);
+  explicit MpiDuplicate(MPI_Comm original);
   /// Returns it.
-  ~MpiDuplicates();
-  MpiDuplicates(const MpiDuplicates&) = delete;  // it is returned once
-  MpiDuplicates& operator=(const MpiDuplicates&) = delete;
+  ~MpiDuplicate();
+  MpiDuplicate(const MpiDuplicate&) = delete;  // it is returned once
+  MpiDuplicate& operator=(const MpiDuplicate&) = delete;
 
   MPI_Comm base() const;
   /// Maps this World's `channel` to a channel of `base`. Any thread.
@@ -30,10 +30,10 @@ class MpiDuplicates {
   class Pool;  // all of one communicator
 
  private:
-  struct Duplicate;
+  struct Entry;
 
   std::shared_ptr<Pool> pool_;
-  std::shared_ptr<Duplicate> duplicate_;
+  std::shared_ptr<Entry> entry_;
   int first_channel_ = 0;
   bool is_given_up_ = false;
 };

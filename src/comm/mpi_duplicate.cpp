@@ -1,4 +1,4 @@
-#include "comm/mpi_duplicates.hpp"
+#include "comm/mpi_duplicate.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -89,15 +89,15 @@ void drain(MPI_Comm communicator, Deadline deadline) {
 
 }  // namespace
 
-struct MpiDuplicates::Duplicate {
-  explicit Duplicate(MPI_Comm original) : base(duplicate(original)) {}
+struct MpiDuplicate::Entry {
+  explicit Entry(MPI_Comm original) : base(duplicate(original)) {}
 
   MpiComm base;
   std::atomic<int> next_channel = 0;  // the first of `base` that no World has used
   std::atomic<bool> is_in_use = false;
 };
 
-class MpiDuplicates::Pool {
+class MpiDuplicate::Pool {
  public:
   static std::shared_ptr<Pool> of(MPI_Comm original);
 
@@ -108,7 +108,7 @@ class MpiDuplicates::Pool {
     const bool frees = !is_finalizing && !mpi_environment::is_broken();
     // Others may know of a loss, and drain nothing.
     const auto deadline = Deadline::after(std::chrono::seconds(10));
-    for (const std::shared_ptr<Duplicate>& entry : duplicates_) {
+    for (const std::shared_ptr<Entry>& entry : entries_) {
       try {
         if (frees && !entry->is_in_use) {
           drain(entry->base.get(), deadline);
@@ -123,31 +123,31 @@ class MpiDuplicates::Pool {
 
   /// Waits for other ranks: under no lock but the one of MPI's calls, which the caller's turn to
   /// start makes safe.
-  std::shared_ptr<Duplicate> take(MPI_Comm original) {
+  std::shared_ptr<Entry> take(MPI_Comm original) {
     const auto calls = mpi_environment::lock_calls();
     const std::size_t place = find_free(original);
-    if (place == duplicates_.size()) duplicates_.push_back(std::make_shared<Duplicate>(original));
-    Duplicate& taken = *duplicates_[place];
+    if (place == entries_.size()) entries_.push_back(std::make_shared<Entry>(original));
+    Entry& taken = *entries_[place];
     const int own_next = taken.next_channel;
     int next = 0;
     KOLO_MPI_TRY(MPI_Allreduce(&own_next, &next, 1, MPI_INT, MPI_MAX, original));
     taken.next_channel = next;
     if (next > count_channels() / 2) {
       drain(taken.base.get(), Deadline::never());
-      duplicates_[place] = std::make_shared<Duplicate>(original);
+      entries_[place] = std::make_shared<Entry>(original);
     }
-    duplicates_[place]->is_in_use = true;
-    return duplicates_[place];
+    entries_[place]->is_in_use = true;
+    return entries_[place];
   }
   /// Any thread.
-  static void give_back(Duplicate& duplicate) { duplicate.is_in_use = false; }
+  static void give_back(Entry& entry) { entry.is_in_use = false; }
 
  private:
-  /// The index of the first duplicate that is free on all ranks, which may not have ended the same
-  /// Worlds yet; the number of duplicates if none is free.
+  /// The index of the first entry that is free on all ranks, which may not have ended the same
+  /// Worlds yet; the number of entries if none is free.
   std::size_t find_free(MPI_Comm original) const {
     std::vector<std::uint8_t> is_free;
-    for (const std::shared_ptr<Duplicate>& entry : duplicates_)
+    for (const std::shared_ptr<Entry>& entry : entries_)
       is_free.push_back(entry->is_in_use ? 0 : 1);
     is_free.push_back(1);  // a new one
     KOLO_MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, is_free.data(), static_cast<int>(is_free.size()),
@@ -157,13 +157,13 @@ class MpiDuplicates::Pool {
 
   // The same number on all ranks. Changes in `take` alone, which is collective: no two threads call
   // it at once.
-  std::vector<std::shared_ptr<Duplicate>> duplicates_;
+  std::vector<std::shared_ptr<Entry>> entries_;
 };
 
 namespace {
 
 int forget_pool(MPI_Comm, int, void* pool, void*) {
-  delete static_cast<std::shared_ptr<MpiDuplicates::Pool>*>(pool);
+  delete static_cast<std::shared_ptr<MpiDuplicate::Pool>*>(pool);
   return MPI_SUCCESS;
 }
 
@@ -191,7 +191,7 @@ int pool_key() {
 
 }  // namespace
 
-std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) {
+std::shared_ptr<MpiDuplicate::Pool> MpiDuplicate::Pool::of(MPI_Comm original) {
   static std::mutex lock;
   const std::lock_guard guard(lock);
   const auto calls = mpi_environment::lock_calls();
@@ -205,26 +205,26 @@ std::shared_ptr<MpiDuplicates::Pool> MpiDuplicates::Pool::of(MPI_Comm original) 
   return *pool;
 }
 
-MpiDuplicates::MpiDuplicates(MPI_Comm original)
+MpiDuplicate::MpiDuplicate(MPI_Comm original)
     : pool_(Pool::of(original)),
-      duplicate_(pool_->take(original)),
-      first_channel_(duplicate_->next_channel) {}
+      entry_(pool_->take(original)),
+      first_channel_(entry_->next_channel) {}
 
-MpiDuplicates::~MpiDuplicates() {
+MpiDuplicate::~MpiDuplicate() {
   if (is_given_up_) {
     leak_intentionally(std::move(pool_));
-    leak_intentionally(std::move(duplicate_));
+    leak_intentionally(std::move(entry_));
   } else {
-    Pool::give_back(*duplicate_);
+    Pool::give_back(*entry_);
   }
 }
 
-MPI_Comm MpiDuplicates::base() const { return duplicate_->base.get(); }
+MPI_Comm MpiDuplicate::base() const { return entry_->base.get(); }
 
-int MpiDuplicates::own_channel(int channel) {
+int MpiDuplicate::own_channel(int channel) {
   const int own = first_channel_ + channel;
-  int next = duplicate_->next_channel;
-  while (next <= own && !duplicate_->next_channel.compare_exchange_weak(next, own + 1)) {
+  int next = entry_->next_channel;
+  while (next <= own && !entry_->next_channel.compare_exchange_weak(next, own + 1)) {
   }
   return own;
 }
