@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -90,8 +89,8 @@ class Runtime::Parts {
     const auto how = std::uncaught_exceptions() > exceptions_ ? runtime::Leaving::ByException
                                                               : runtime::Leaving::InOrder;
     // The world last: it knows of losses outside a set, which may keep the set from ending.
-    for (const auto& set : std::views::reverse(sets)) {
-      end(*set, "Kolo has been shut down on this rank. Submit before that.", how);
+    for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
+      end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
     const std::lock_guard lock(close_lock_);
     lanes_.close();

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "base/random.hpp"
@@ -52,8 +53,7 @@ std::vector<std::size_t> shuffled_indices(std::size_t count, Random& random) {
 }
 
 /// Stable sort by length, longest first.
-template <class Range>
-void sort_by_length(Range&& samples, const std::vector<std::size_t>& lengths) {
+void sort_by_length(std::span<std::size_t> samples, const std::vector<std::size_t>& lengths) {
   std::ranges::stable_sort(samples, std::ranges::greater(),
                            [&](std::size_t sample) { return lengths[sample]; });
 }
@@ -89,7 +89,7 @@ std::vector<std::size_t> shuffled_groups(const std::vector<std::size_t>& lengths
     return all.begin() + static_cast<std::ptrdiff_t>(std::min(place, all.size()));
   };
   for (std::size_t begin = 0; begin < all.size(); begin += window) {
-    sort_by_length(std::ranges::subrange(at(begin), at(begin + window)), lengths);
+    sort_by_length(std::span(at(begin), at(begin + window)), lengths);
   }
   std::vector<std::size_t> order;
   order.reserve(all.size());

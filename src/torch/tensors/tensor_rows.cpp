@@ -125,8 +125,8 @@ AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::i
                                     : alltoall_async(view, splits, allocate_in(place, input), kept);
   return {
       std::move(handle), tensors::after_operation({input}, [place, recording, forward] {
-        const auto& [output, rows] = *place;
-        recording.finish({output}, [forward, rows](const Tensors& gradients) {
+        recording.finish({place->output}, [forward, rows = place->received_splits](
+                                              const Tensors& gradients) {
           return Tensors{alltoall(gradients.front(), rows, tensors::of_gradient(forward)).output};
         });
         return *place;
