@@ -70,7 +70,7 @@ int main() {
                                 .run = star});
   options.reductions.push_back(
       {.name = "larger magnitude", .combine = keep_larger_magnitude, .fill_identity = fill_zero});
-  options.config.allreduce = "star";
+  options.config.algorithm = "allreduce:star";
   kolo::Runtime runtime(options);
 
   constexpr std::size_t kCount = 300'000;  // several segments

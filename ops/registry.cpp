@@ -1,5 +1,7 @@
 #include "ops/registry.hpp"
 
+#include <algorithm>
+#include <ranges>
 #include <string>
 
 #include "kolo/error.hpp"
@@ -59,7 +61,9 @@ Registry::Registry() {
 
 void Registry::add(const Algorithm& algorithm) {
   const std::string what = describe(algorithm.collective, algorithm.name);
-  if (algorithm.name.empty()) throw InvalidArgument(what + ": the name must not be empty");
+  if (algorithm.name.empty() || algorithm.name.find(',') != std::string_view::npos) {
+    throw InvalidArgument(what + ": the name must not be empty, nor contain a comma");
+  }
   if (algorithm.run == nullptr) throw InvalidArgument(what + ": it has no function to run");
   if (look_up(algorithms_, algorithm.collective, algorithm.name) != nullptr) {
     throw InvalidArgument(what + ": the name is taken; choose another one");
@@ -69,13 +73,52 @@ void Registry::add(const Algorithm& algorithm) {
 
 const Algorithm& Registry::find(Collective collective, std::string_view name) const {
   if (const Algorithm* found = look_up(algorithms_, collective, name)) return *found;
-  std::string choices;
+  throw InvalidArgument(describe(collective, name) +
+                        ": there is none of that name; choose one of " + names_of(collective));
+}
+
+void Registry::prefer(std::string_view entries) {
+  for (const auto part : std::views::split(entries, ',')) {
+    const std::string_view entry(part.begin(), part.end());
+    const auto reject = [&](const std::string& why) {
+      throw InvalidArgument("KOLO_ALGORITHM, entry \"" + std::string(entry) + "\": " + why);
+    };
+    const std::size_t colon = entry.find(':');
+    if (colon == std::string_view::npos) {
+      reject("expected collective:algorithm, such as allreduce:ring,broadcast:binomial");
+    }
+    const std::string_view wanted = entry.substr(0, colon);
+    const auto known = std::ranges::find(
+        algorithms_, wanted, [](const Algorithm& one) { return name_of(one.collective); });
+    if (known == algorithms_.end()) {
+      reject(
+          "there is no collective of that name; choose one of allreduce, reduce_scatter, "
+          "allgather, broadcast, alltoall");
+    }
+    const Collective collective = known->collective;
+    const Algorithm* const found = look_up(algorithms_, collective, entry.substr(colon + 1));
+    if (found == nullptr) {
+      reject(std::string(wanted) + " has no algorithm of that name; choose one of " +
+             names_of(collective));
+    }
+    if (!preferred_.emplace(collective, found->name).second) {
+      reject(std::string(wanted) + " is named twice");
+    }
+  }
+}
+
+std::string_view Registry::preferred(Collective collective) const {
+  const auto found = preferred_.find(collective);
+  return found == preferred_.end() ? std::string_view() : found->second;
+}
+
+std::string Registry::names_of(Collective collective) const {
+  std::string names;
   for (const Algorithm& algorithm : algorithms_) {
     if (algorithm.collective != collective) continue;
-    choices += (choices.empty() ? "" : ", ") + std::string(algorithm.name);
+    names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
   }
-  throw InvalidArgument(describe(collective, name) +
-                        ": there is none of that name; choose one of " + choices);
+  return names;
 }
 
 }  // namespace kolo::ops

@@ -1,5 +1,7 @@
 #include "ops/select.hpp"
 
+#include <string_view>
+
 namespace kolo::ops {
 namespace {
 
@@ -75,10 +77,10 @@ std::string_view choose(const Situation& situation) {
 
 }  // namespace
 
-const Algorithm& select(const Registry& registry, const Situation& situation,
-                        std::string_view wanted) {
-  if (!wanted.empty()) {
-    const Algorithm& algorithm = registry.find(situation.collective, wanted);
+const Algorithm& select(const Registry& registry, const Situation& situation) {
+  const std::string_view preferred = registry.preferred(situation.collective);
+  if (!preferred.empty()) {
+    const Algorithm& algorithm = registry.find(situation.collective, preferred);
     if (can_run(algorithm, situation)) return algorithm;
   }
   return registry.find(situation.collective, choose(situation));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
 
 #include "kolo/algorithm.hpp"
 #include "ops/registry.hpp"
@@ -26,14 +25,13 @@ struct Situation {
   bool shares_output = false;     ///< all-gather: of the ranks of a node; only with `has_nodes`
 };
 
-/// Selects the algorithm of a call: the one named `wanted`, if that is not empty and its needs are
-/// met, otherwise the fastest one. A setting is thus a preference: "zero_copy" applies to buffers
-/// in shared memory, and has no effect on others. Adasum has its own all-reduce, and only one
-/// algorithm supports a shared output.
+/// Selects the algorithm of a call: the registry's preferred one, if there is one and its needs are
+/// met, otherwise the fastest one. "zero_copy" thus applies to buffers in shared memory, and has no
+/// effect on others. Adasum has its own all-reduce, and only one algorithm supports a shared
+/// output.
 ///
-/// A pure function, so that all ranks select the same algorithm. Throws InvalidArgument, naming the
-/// choices, for a name that is not in the registry.
-const Algorithm& select(const Registry& registry, const Situation& situation,
-                        std::string_view wanted = {});
+/// A pure function, so that all ranks select the same algorithm. Throws InvalidArgument for
+/// collectives that have no algorithms.
+const Algorithm& select(const Registry& registry, const Situation& situation);
 
 }  // namespace kolo::ops

@@ -29,11 +29,7 @@ struct Config {
   bool share_gpu = false;
   std::string nccl_algo = "ring";
   std::string launcher = "auto";
-  std::string allreduce;
-  std::string allgather;
-  std::string alltoall;
-  std::string broadcast;
-  std::string reduce_scatter;
+  std::string algorithm;
   std::string shard = "none";
   bool protect_parameters = false;
   std::string log_level = "warn";

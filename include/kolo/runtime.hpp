@@ -29,7 +29,7 @@ struct InitOptions {
   /// World ranks of the initial process sets, the same on all ranks. Runtime::process_set returns
   /// them as numbers 1, 2, ….
   std::vector<std::vector<int>> process_sets{};
-  /// Additional algorithms, selected by name (KOLO_ALLREDUCE and the like), and reductions for
+  /// Additional algorithms, selected by name (KOLO_ALGORITHM), and reductions for
   /// ReduceOp::Custom. The same on all ranks; their names outlive the Runtime.
   std::vector<Algorithm> algorithms{};
   std::vector<CustomReduction> reductions{};

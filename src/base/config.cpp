@@ -81,18 +81,12 @@ const std::array kSettings{
         "auto: detect from the launcher whether there are other ranks. mpi: ask MPI, for launchers "
         "that Kolo does not know. none: the process is a world of one rank, unless it has "
         "initialized MPI."},
-    Setting{"KOLO_ALLREDUCE", &Config::allreduce, 0, 0,
-            "All-reduce algorithm, by name; empty: the fastest one. On GPUs, direct sums "
-            "floating types in rank order; all other names mean NCCL."},
-    Setting{"KOLO_ALLGATHER", &Config::allgather, 0, 0,
-            "All-gather algorithm, by name; empty: the fastest one."},
-    Setting{"KOLO_ALLTOALL", &Config::alltoall, 0, 0,
-            "All-to-all algorithm, by name; empty: the fastest one."},
-    Setting{"KOLO_BROADCAST", &Config::broadcast, 0, 0,
-            "Broadcast algorithm, by name; empty: the fastest one."},
     Setting{
-        "KOLO_REDUCE_SCATTER", &Config::reduce_scatter, 0, 0,
-        "Reduce-scatter algorithm, by name; empty: the fastest one. On GPUs as KOLO_ALLREDUCE."},
+        "KOLO_ALGORITHM", &Config::algorithm, 0, 0,
+        "Algorithms to prefer where they can run, as collective:algorithm, separated by commas: "
+        "allreduce:ring,allgather:hierarchical. A collective that is not named (allreduce, "
+        "reduce_scatter, allgather, broadcast, alltoall) takes the fastest. On GPUs, direct sums "
+        "floating types in rank order; all other names mean NCCL."},
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
             "What DistributedOptimizer shards if the program does not set it: none, optimizer, "
             "gradients or full."},

@@ -68,7 +68,7 @@ TEST(ConfigTest, UnsetVariables_KeepTheirDefaults) {
   EXPECT_EQ(config.patience, 5ms);
   EXPECT_EQ(config.fusion_bytes, 512u * 1024u);
   EXPECT_TRUE(config.fusion);
-  EXPECT_EQ(config.allreduce, "");
+  EXPECT_EQ(config.algorithm, "");
 }
 
 /// The fields whose values differ from the defaults.
@@ -88,11 +88,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("share_gpu", &Config::share_gpu);
   look("nccl_algo", &Config::nccl_algo);
   look("launcher", &Config::launcher);
-  look("allreduce", &Config::allreduce);
-  look("allgather", &Config::allgather);
-  look("alltoall", &Config::alltoall);
-  look("broadcast", &Config::broadcast);
-  look("reduce_scatter", &Config::reduce_scatter);
+  look("algorithm", &Config::algorithm);
   look("shard", &Config::shard);
   look("protect_parameters", &Config::protect_parameters);
   look("log_level", &Config::log_level);
@@ -116,7 +112,7 @@ std::string other_value(const ConfigEntry& entry) {
   if (entry.unit == "bytes") return "8KB";
   if (entry.unit == "number") return "3";
   if (entry.unit == "switch") return entry.default_value == "on" ? "off" : "on";
-  return "ring";
+  return "allreduce:ring";
 }
 
 TEST(ConfigTest, EveryVariable_SetsItsFieldOnly) {
@@ -243,7 +239,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
   config.fusion_bytes = 1536;
   config.fusion = false;
   config.tree_width = 2;
-  config.allreduce = "ring";
+  config.algorithm = "allreduce:ring";
   std::set<std::string> variables;
   for (const ConfigEntry& entry : describe(config)) {
     EXPECT_EQ(entry.variable.rfind("KOLO_", 0), 0u);
@@ -258,7 +254,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
   EXPECT_EQ(entry_of(config, "KOLO_FUSION_BYTES").value, "1536B");
   EXPECT_EQ(entry_of(config, "KOLO_FUSION").value, "off");
   EXPECT_EQ(entry_of(config, "KOLO_TREE_WIDTH").value, "2");
-  EXPECT_EQ(entry_of(config, "KOLO_ALLREDUCE").value, "ring");
+  EXPECT_EQ(entry_of(config, "KOLO_ALGORITHM").value, "allreduce:ring");
 }
 
 /// Printed values can be set again.

@@ -19,7 +19,7 @@ from repeated_runs import repeat
 RANKS = 3
 LATEST_US = 60_000
 LIMIT_S = 60
-ALGORITHMS = ("direct", "ring")
+ALGORITHMS = ("allreduce:direct", "allreduce:ring")
 # Not TCP: Open MPI 4 may itself hang or end a process whose peer has died.
 TRANSPORTS = ((), ("--mca", "btl_vader_single_copy_mechanism", "none"))
 WATCHES = ("pattern", "trap")
@@ -31,7 +31,7 @@ def run(number, moments, program, mpirun):
     cycle, algorithm = divmod(number, len(ALGORITHMS))
     settings = {
         "KOLO_SHARED_MEMORY": "off",
-        "KOLO_ALLREDUCE": ALGORITHMS[algorithm],
+        "KOLO_ALGORITHM": ALGORITHMS[algorithm],
         "KOLO_TEST_VICTIM": str(number % RANKS),
         "KOLO_TEST_WATCH": WATCHES[(number + cycle) % len(WATCHES)],
         "KOLO_TEST_MOMENT_US": str(moments.randint(0, LATEST_US)),

@@ -14,6 +14,7 @@
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/config.hpp"
 #include "kolo/error.hpp"
+#include "ops/registry.hpp"
 
 namespace kolo::fuzz {
 namespace {
@@ -71,6 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const fuzz::Environment environment(fuzz::lines_of(fuzz::text_of(data, size)));
     config = Config::from_environment();
+    ops::Registry().prefer(config.algorithm);
   } catch (const InvalidArgument& error) {
     fuzz::require(std::string_view(error.what()).starts_with("KOLO_"),
                   "an error names the variable");

@@ -20,7 +20,7 @@ TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
     if (algorithm.collective != Collective::AllReduce) continue;
     SCOPED_TRACE(algorithm.name);
     Config config = config_of_ranks();
-    config.allreduce = algorithm.name;
+    config.algorithm = "allreduce:" + std::string(algorithm.name);
     Runtime runtime({.config = config});
     expect_sum_works(runtime, "short", 3);
     expect_sum_works(runtime, "long", 50001);

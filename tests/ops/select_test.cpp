@@ -11,7 +11,11 @@ namespace kolo::ops::select_test {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::string_view choose(const Situation& situation, std::string_view wanted = {}) {
-  return select(Registry(), situation, wanted).name;
+  Registry registry;
+  if (!wanted.empty()) {
+    registry.prefer(std::string(name_of(situation.collective)) + ":" + std::string(wanted));
+  }
+  return select(registry, situation).name;
 }
 
 TEST(SelectTest, InsideANode_TakesSharedMemory) {
@@ -79,18 +83,6 @@ TEST(SelectTest, OverrideThatCannotRun_FallsBack) {
   EXPECT_EQ(choose(window, "zero_copy"), "window");
 }
 
-TEST(SelectTest, UnknownOverride_NamesTheChoices) {
-  try {
-    choose({.bytes = 1, .size = 2}, "rings");
-    FAIL() << "no exception";
-  } catch (const InvalidArgument& error) {
-    const std::string text = error.what();
-    for (const char* name : {"rings", "direct", "ring", "window", "zero_copy"}) {
-      EXPECT_NE(text.find(name), std::string::npos) << text;
-    }
-  }
-}
-
 TEST(SelectTest, ReduceScatter_DirectForFewRanks_ElseByLength) {
   const auto choose_for = [](int size, std::size_t bytes) {
     return choose({.collective = Collective::ReduceScatter, .bytes = bytes, .size = size});
@@ -123,7 +115,7 @@ TEST(SelectTest, SeveralNodes_TakeBothUnlessTiny) {
     situation.has_nodes = false;
     situation.bytes = kMiB;
     EXPECT_EQ(select(Registry(), situation).needs, Needs::Messages);
-    EXPECT_EQ(select(Registry(), situation, "hierarchical").needs, Needs::Messages);
+    EXPECT_NE(choose(situation, "hierarchical"), "hierarchical");
   }
   EXPECT_EQ(
       choose({.collective = Collective::AllToAll, .bytes = kMiB, .size = 4, .has_nodes = true}),
@@ -163,8 +155,48 @@ TEST(RegistryTest, UsersAlgorithm_IsFoundAndChosen) {
   Registry registry;
   registry.add({"mine", Collective::AllReduce, Needs::Messages, false, do_nothing});
   EXPECT_EQ(registry.find(Collective::AllReduce, "mine").run, &do_nothing);
-  EXPECT_EQ(select(registry, {.bytes = 1, .size = 2}, "mine").name, "mine");
+  EXPECT_NE(select(registry, {.bytes = 1, .size = 2}).name, "mine");
+  registry.prefer("allreduce:mine");
+  EXPECT_EQ(select(registry, {.bytes = 1, .size = 2}).name, "mine");
   EXPECT_THROW(Registry().find(Collective::AllReduce, "mine"), InvalidArgument) << "not global";
+}
+
+TEST(RegistryTest, Preferences_AreReadByCollective) {
+  Registry registry;
+  registry.prefer("");
+  EXPECT_EQ(registry.preferred(Collective::AllReduce), "");
+  registry.prefer("allreduce:ring,reduce_scatter:halving,broadcast:hierarchical");
+  EXPECT_EQ(registry.preferred(Collective::AllReduce), "ring");
+  EXPECT_EQ(registry.preferred(Collective::ReduceScatter), "halving");
+  EXPECT_EQ(registry.preferred(Collective::Broadcast), "hierarchical");
+  EXPECT_EQ(registry.preferred(Collective::AllGather), "");
+}
+
+TEST(RegistryTest, WrongPreferences_NameEntryAndChoices) {
+  const auto text_of = [](std::string_view entries) -> std::string {
+    try {
+      Registry().prefer(entries);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string variable = "KOLO_ALGORITHM, entry ";
+  const std::string form =
+      ": expected collective:algorithm, such as allreduce:ring,broadcast:binomial";
+  EXPECT_EQ(text_of("ring"), variable + "\"ring\"" + form);
+  EXPECT_EQ(text_of("allreduce:ring,"), variable + "\"\"" + form);
+  EXPECT_EQ(text_of("allgather:ring,barrier:ring"),
+            variable +
+                "\"barrier:ring\": there is no collective of that name; choose one of allreduce, "
+                "reduce_scatter, allgather, broadcast, alltoall");
+  EXPECT_EQ(text_of("broadcast:ring"),
+            variable +
+                "\"broadcast:ring\": broadcast has no algorithm of that name; choose one of "
+                "binomial, window, zero_copy, hierarchical");
+  EXPECT_NE(text_of("broadcast:"), "accepted");
+  EXPECT_EQ(text_of("allreduce:ring,broadcast:window,allreduce:direct"),
+            variable + "\"allreduce:direct\": allreduce is named twice");
 }
 
 TEST(RegistryTest, NamesAreUniquePerCollective) {
@@ -179,6 +211,8 @@ TEST(RegistryTest, NamesAreUniquePerCollective) {
 TEST(RegistryTest, IncompleteAlgorithms_AreRefused) {
   Registry registry;
   EXPECT_THROW(registry.add({"", Collective::AllReduce, Needs::Messages, false, do_nothing}),
+               InvalidArgument);
+  EXPECT_THROW(registry.add({"a,b", Collective::AllReduce, Needs::Messages, false, do_nothing}),
                InvalidArgument);
   EXPECT_THROW(registry.add({"empty", Collective::AllReduce, Needs::Messages, false, nullptr}),
                InvalidArgument);

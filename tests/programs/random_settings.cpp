@@ -1,6 +1,7 @@
 #include "programs/random_settings.hpp"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "kolo/algorithm.hpp"
@@ -12,14 +13,19 @@ namespace {
 using simulator::Random;
 using namespace std::chrono_literals;
 
-/// A registered algorithm, which runs wherever it is supported; or none.
-std::string random_algorithm(Collective collective, Random& random) {
+/// For each collective a registered algorithm, which runs wherever it is supported, or none.
+std::string random_algorithms(Random& random) {
+  std::map<Collective, std::vector<std::string>> entries;
   const ops::Registry registry;
-  std::vector<std::string> names;
   for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective == collective) names.emplace_back(algorithm.name);
+    entries[algorithm.collective].push_back(std::string(name_of(algorithm.collective)) + ":" +
+                                            std::string(algorithm.name));
   }
-  return random.one_in(2) ? random.pick(names) : std::string();
+  std::string text;
+  for (const auto& [collective, choices] : entries) {
+    if (random.one_in(2)) text += (text.empty() ? "" : ",") + random.pick(choices);
+  }
+  return text;
 }
 
 void choose_knobs(Config& config, Random& random) {
@@ -36,11 +42,7 @@ void choose_knobs(Config& config, Random& random) {
   config.spin = random.pick(std::vector<Config::Duration>{0s, 20us});
   config.table_capacity = random.pick(std::vector<int>{1, 4, 8, 16, 2048, 2048});
   config.tree_width = random.pick(std::vector<int>{1, 2, 8});
-  config.allreduce = random_algorithm(Collective::AllReduce, random);
-  config.allgather = random_algorithm(Collective::AllGather, random);
-  config.alltoall = random_algorithm(Collective::AllToAll, random);
-  config.broadcast = random_algorithm(Collective::Broadcast, random);
-  config.reduce_scatter = random_algorithm(Collective::ReduceScatter, random);
+  config.algorithm = random_algorithms(random);
 }
 
 void choose_network(Program& program, Random& random) {

@@ -74,8 +74,7 @@ inline std::vector<Setting> gpu_settings(int size) {
   // Kolo's own exchange instead of NCCL's reductions.
   settings.push_back(
       {.name = "GpuDirect", .size = size, .network = {.gpus_per_rank = 1, .late_launches = true}});
-  settings.back().config.allreduce = "direct";
-  settings.back().config.reduce_scatter = "direct";
+  settings.back().config.algorithm = "allreduce:direct,reduce_scatter:direct";
   return settings;
 }
 

@@ -100,7 +100,7 @@ inline DistributedOptimizer::Options full_per_node() {
 /// the settings ask for it.
 inline bool is_rank_ordered() {
   const Config config = Config::from_environment();
-  const bool is_requested = config.allreduce == "direct" && config.reduce_scatter == "direct";
+  const bool is_requested = config.algorithm == "allreduce:direct,reduce_scatter:direct";
   return is_requested || (config.shared_memory && config.fake_nodes == 0);
 }
 

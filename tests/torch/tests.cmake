@@ -168,7 +168,7 @@ if(TARGET kolo)
   kolo_add_variant(torch_test messages 3 900 ENVIRONMENT KOLO_SHARED_MEMORY=off)
   # Two nodes of two ranks: one copy, one slot and one replica a node, and shards between nodes.
   # Sums are in rank order, so that all modes give the same bits.
-  set(nodes KOLO_FAKE_NODES=2 KOLO_ALLREDUCE=direct KOLO_REDUCE_SCATTER=direct)
+  set(nodes KOLO_FAKE_NODES=2 KOLO_ALGORITHM=allreduce:direct,reduce_scatter:direct)
   kolo_add_variant(torch_test nodes 4 900 ENVIRONMENT ${nodes})
   # Over communicators of the program's, of its even and its odd ranks, at the same time: ranks and
   # messages of another group, or of the whole program. One group after the other

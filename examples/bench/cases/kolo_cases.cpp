@@ -5,7 +5,6 @@
 
 #include "base/deadline.hpp"
 #include "bench/cases/bare_run.hpp"
-#include "bench/report/choices.hpp"
 #include "bench/workload/collective.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
@@ -40,6 +39,7 @@ KoloCases::KoloCases(const Options& options)
       runtime_({.config = config_, .world = world_}),
       communicator_(make_communicator(*world_)),
       whole_path_(options, runtime_) {
+  registry_.prefer(config_.algorithm);
   make_staging();
 }
 
@@ -149,13 +149,11 @@ bool KoloCases::is_wanted(const Algorithm& algorithm, const Workload& workload) 
 
 std::string_view KoloCases::chosen(const Workload& workload, bool has_peer_buffers) const {
   const bool has_window = staging_ != nullptr;
-  return ops::select(registry_,
-                     {.collective = collective_of(workload.operation),
-                      .bytes = size_bytes(workload, runtime_.size()),
-                      .size = runtime_.size(),
-                      .has_window = has_window,
-                      .has_peer_buffers = has_window && has_peer_buffers},
-                     preference(config_, workload.operation))
+  return ops::select(registry_, {.collective = collective_of(workload.operation),
+                                 .bytes = size_bytes(workload, runtime_.size()),
+                                 .size = runtime_.size(),
+                                 .has_window = has_window,
+                                 .has_peer_buffers = has_window && has_peer_buffers})
       .name;
 }
 

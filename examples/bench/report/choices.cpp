@@ -25,14 +25,13 @@ std::string_view reason_for(const Algorithm& algorithm) {
 }
 
 /// "a (why) up to 2 KB, then b (why)".
-std::string describe_by_size(const ops::Registry& registry, ops::Situation situation,
-                             std::string_view wanted) {
+std::string describe_by_size(const ops::Registry& registry, ops::Situation situation) {
   std::string text;
   const Algorithm* last = nullptr;
   std::size_t last_bytes = 0;
   for (std::size_t bytes = kSmallest; bytes <= kLargest; bytes *= 2) {
     situation.bytes = bytes;
-    const Algorithm& algorithm = ops::select(registry, situation, wanted);
+    const Algorithm& algorithm = ops::select(registry, situation);
     if (&algorithm != last) {
       if (last != nullptr) text += " up to " + format_bytes(last_bytes) + ", then ";
       text += std::string(algorithm.name) + " (" + std::string(reason_for(algorithm)) + ')';
@@ -59,31 +58,21 @@ std::string format_bytes(std::size_t bytes) {
   return std::to_string(bytes) + ' ' + kUnits[unit];
 }
 
-const std::string& preference(const Config& config, Operation operation) {
-  switch (operation) {
-    case Operation::AllReduce: return config.allreduce;
-    case Operation::ReduceScatter: return config.reduce_scatter;
-    case Operation::AllGather: return config.allgather;
-    case Operation::Broadcast: return config.broadcast;
-    case Operation::AllToAll: return config.alltoall;
-  }
-  return config.allreduce;
-}
-
 std::string describe_choices(const Config& config, int ranks, bool has_window) {
-  const ops::Registry registry;
+  ops::Registry registry;
+  registry.prefer(config.algorithm);
   std::string text;
   for (std::size_t number = 0; number < kOperationNames.size(); ++number) {
     const auto operation = static_cast<Operation>(number);
-    const std::string& wanted = preference(config, operation);
     ops::Situation situation{
         .collective = collective_of(operation), .size = ranks, .has_window = has_window};
+    const std::string wanted(registry.preferred(situation.collective));
     text += "  " + std::string(name_of(operation)) +
             (wanted.empty() ? "" : ", where possible " + wanted + ", as the environment asks") +
-            "\n    private memory: " + describe_by_size(registry, situation, wanted) + '\n';
+            "\n    private memory: " + describe_by_size(registry, situation) + '\n';
     if (!has_window || !has_window_algorithm(registry, situation.collective)) continue;
     situation.has_peer_buffers = true;
-    text += "    shared memory: " + describe_by_size(registry, situation, wanted) + '\n';
+    text += "    shared memory: " + describe_by_size(registry, situation) + '\n';
   }
   return text;
 }

@@ -14,7 +14,4 @@ std::string describe_choices(const kolo::Config& config, int ranks, bool has_win
 /// Formats a size as in "64 KB", with powers of 1024.
 std::string format_bytes(std::size_t bytes);
 
-/// The algorithm that the settings prefer; empty: the fastest that can run.
-const std::string& preference(const kolo::Config& config, Operation operation);
-
 }  // namespace bench

@@ -59,7 +59,7 @@ class Runtime::Parts {
         lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
     for (const Codec* codec : options.codecs) compressors_.add(*codec);
-    runtime::check_algorithms(config_, algorithms_);
+    algorithms_.prefer(config_.algorithm);
     runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));

@@ -58,17 +58,6 @@ void require_equal(std::string_view first, std::string_view other, int rank) {
 
 }  // namespace
 
-void check_algorithms(const Config& config, const ops::Registry& algorithms) {
-  const auto check = [&](Collective collective, const std::string& name) {
-    if (!name.empty()) algorithms.find(collective, name);
-  };
-  check(Collective::AllReduce, config.allreduce);
-  check(Collective::AllGather, config.allgather);
-  check(Collective::Broadcast, config.broadcast);
-  check(Collective::ReduceScatter, config.reduce_scatter);
-  check(Collective::AllToAll, config.alltoall);
-}
-
 void check_staging(const Config& config, const comm::Topology& topology) {
   if (!config.shared_memory) return;
   std::map<int, int> ranks_on;  // node

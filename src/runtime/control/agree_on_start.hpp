@@ -33,9 +33,6 @@ Task agree_on_start(Communicator& communicator, Start start);
 Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
                   const std::vector<std::size_t>& counts);
 
-/// Throws InvalidArgument if a setting names an algorithm that does not exist.
-void check_algorithms(const Config& config, const ops::Registry& algorithms);
-
 /// Throws InvalidArgument if KOLO_STAGING_BYTES is too small for the ranks of a node.
 void check_staging(const Config& config, const comm::Topology& topology);
 

@@ -66,17 +66,6 @@ CollectiveCall DataPath::make_call() const {
   return call;
 }
 
-std::string_view DataPath::preferred(Collective collective) const {
-  switch (collective) {
-    case Collective::AllReduce: return config.allreduce;
-    case Collective::AllGather: return config.allgather;
-    case Collective::Broadcast: return config.broadcast;
-    case Collective::ReduceScatter: return config.reduce_scatter;
-    case Collective::AllToAll: return config.alltoall;
-    default: return {};
-  }
-}
-
 const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, ReduceOp op,
                                   bool has_peer_buffers, bool shares_output) const {
   ops::Situation situation;
@@ -88,7 +77,7 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   situation.has_peer_buffers = has_peer_buffers;
   situation.has_nodes = has_nodes();
   situation.shares_output = shares_output;
-  return ops::select(choices.algorithms, situation, preferred(collective));
+  return ops::select(choices.algorithms, situation);
 }
 
 const Codec* DataPath::codec_of(const Request& request) const {

@@ -65,8 +65,6 @@ struct DataPath {
   /// @return a call without buffers
   CollectiveCall make_call() const;
 
-  /// The algorithm named by the settings; empty: the fastest one.
-  std::string_view preferred(Collective collective) const;
   /// Whether algorithms with Needs::Nodes can run.
   bool has_nodes() const { return nodes && nodes->is_homogeneous && nodes->window != nullptr; }
   /// The algorithm for `bytes` of data.

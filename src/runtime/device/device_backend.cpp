@@ -46,13 +46,14 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
                                   JoinedRanks joined) const {
   const DType dtype = items.front().type->dtype;
   const Compressor& compressor = path_.choices.compressors.find(request.compression);
-  DevicePlan plan =
-      plan_on_device(request, {.dtype = real_type(dtype),
-                               .payload = real_type(compressor.wire_dtype(dtype)),
-                               .size = divisor_of(request, joined, path_.communicator->size()),
-                               .ranks = path_.communicator->size(),
-                               .needs_staging = items.size() > 1 || joined.count > 0,
-                               .prefers_direct = path_.preferred(request.collective) == kDirect});
+  DevicePlan plan = plan_on_device(
+      request,
+      {.dtype = real_type(dtype),
+       .payload = real_type(compressor.wire_dtype(dtype)),
+       .size = divisor_of(request, joined, path_.communicator->size()),
+       .ranks = path_.communicator->size(),
+       .needs_staging = items.size() > 1 || joined.count > 0,
+       .prefers_direct = path_.choices.algorithms.preferred(request.collective) == kDirect});
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;

@@ -150,7 +150,7 @@ TEST(AllReduceAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
     if (algorithm.collective != Collective::AllReduce) continue;
     for (const bool shared_memory : {true, false}) {
       Setting setting{.size = 3};
-      setting.config.allreduce = algorithm.name;
+      setting.config.algorithm = "allreduce:" + std::string(algorithm.name);
       setting.config.shared_memory = shared_memory;
       SCOPED_TRACE(algorithm.name);
       run_runtimes(setting, [&](Runtime& runtime) {

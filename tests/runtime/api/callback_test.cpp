@@ -50,7 +50,7 @@ Task algorithm_that_throws(CollectiveCall call) {
 
 TEST(CallbackTest, Algorithm_MayThrowAnything) {
   Setting setting{.size = 2};
-  setting.config.allreduce = "own";
+  setting.config.algorithm = "allreduce:own";
   run_ranks(setting.size, [&](FakeWorld& world) {
     InitOptions options = options_in(world, setting.config);
     options.algorithms = {

@@ -98,7 +98,7 @@ TEST(CustomReductionAlgorithmsTest, EveryAlgorithmRunsIt) {
     if (algorithm.collective != Collective::AllReduce) continue;
     SCOPED_TRACE(algorithm.name);
     Setting setting{.size = 3};
-    setting.config.allreduce = algorithm.name;
+    setting.config.algorithm = "allreduce:" + std::string(algorithm.name);
     run_with_reductions(setting, kReductions, [&](Runtime& runtime) {
       Tensor tensor(501, DType::UInt8);
       tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });

@@ -148,13 +148,13 @@ double order_sensitive_value(int rank, std::size_t i) {
 }
 
 TEST(GroupBitsTest, AreTheSameWhateverTheTiming) {
-  for (const std::string algorithm : {"", "ring"}) {
+  for (const std::string algorithm : {"", "allreduce:ring"}) {
     std::vector<float> first;
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       Setting setting{.size = 4,
                       .network = {.longest_delay = std::chrono::microseconds(300), .seed = seed}};
       setting.config.shared_memory = algorithm.empty();
-      setting.config.allreduce = algorithm;
+      setting.config.algorithm = algorithm;
       std::vector<std::vector<float>> results(4);
       run_runtimes(setting, [&](Runtime& runtime) {
         std::vector<Tensor> members;

@@ -42,7 +42,8 @@ std::vector<Setting> nodes() {
             .nodes = nodes, .longest_delay = 200us, .seed = seed, .rendezvous = seed % 2 == 0}};
   };
   std::vector<Setting> settings{on(2, 2, 1), on(2, 4, 2), on(3, 6, 3), on(2, 6, 4)};
-  for (Setting& setting : settings) setting.config.allgather = "pairwise";  // it must not be taken
+  for (Setting& setting : settings)
+    setting.config.algorithm = "allgather:pairwise";  // it must not be taken
   return settings;
 }
 

@@ -161,7 +161,7 @@ TEST(ReduceScatterAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
     SCOPED_TRACE(algorithm.name);
     for (const bool shared_memory : {true, false}) {
       Setting setting{.size = 3};
-      setting.config.reduce_scatter = algorithm.name;
+      setting.config.algorithm = "reduce_scatter:" + std::string(algorithm.name);
       setting.config.shared_memory = shared_memory;
       run_runtimes(setting, [&](Runtime& runtime) {
         ProcessSet& world = runtime.world();

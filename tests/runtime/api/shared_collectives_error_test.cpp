@@ -247,7 +247,7 @@ Task broadcast_without_a_last_look(CollectiveCall call) {
 // The root may overwrite its buffer as soon as its own operation has failed.
 TEST(SharedCollectivesLossTest, WhatIsReadAfterTheRootGaveUp_IsNoResult) {
   Setting setting{.size = 3};
-  setting.config.broadcast = "own";
+  setting.config.algorithm = "broadcast:own";
   std::latch all(3);
   std::latch root(1);
   std::latch survivors(2);

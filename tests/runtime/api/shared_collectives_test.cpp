@@ -219,8 +219,9 @@ void run_all_kinds(ProcessSet& set, const SharedBuffer& buffer) {
 
 TEST_P(SharedCollectivesTest, GoWithoutCopiesWhereTheBufferIsShared) {
   Setting setting = GetParam();
-  setting.config.allreduce = setting.config.reduce_scatter = setting.config.allgather = "counted";
-  setting.config.broadcast = setting.config.alltoall = "counted";
+  setting.config.algorithm =
+      "allreduce:counted,reduce_scatter:counted,allgather:counted,broadcast:counted,"
+      "alltoall:counted";
   zero_copies = 0;
   run_ranks(
       size(),

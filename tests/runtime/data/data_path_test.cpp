@@ -34,7 +34,7 @@ Task with_nodes(CollectiveCall call) {
 /// Whether an all-reduce of the world, or of the ranks in `set`, runs the algorithm `name` if the
 /// settings prefer it.
 bool is_taken(const std::string& name, Setting setting, const std::vector<int>& set = {}) {
-  setting.config.allreduce = name;
+  setting.config.algorithm = "allreduce:" + name;
   runs = 0;
   run_ranks(
       setting.size,

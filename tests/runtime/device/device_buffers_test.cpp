@@ -199,7 +199,7 @@ class DeviceBuffersTest : public testing::TestWithParam<Variant> {
   void run(const std::function<void(Runtime&, GpuProgram&)>& body) {
     Setting setting = setting_with_gpus(size());
     if (GetParam().is_direct) {
-      setting.config.allreduce = setting.config.reduce_scatter = "direct";
+      setting.config.algorithm = "allreduce:direct,reduce_scatter:direct";
     }
     run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
       GpuProgram program(world);

@@ -89,7 +89,7 @@ class DeviceExchangeTest : public testing::TestWithParam<int> {
   /// Runs `body` on every rank, each with a GPU. CPUs and GPUs sum in rank order.
   void run(const std::function<void(Runtime&)>& body) {
     Setting setting{.size = size(), .network = {.gpus_per_rank = 1, .late_launches = true}};
-    setting.config.allreduce = setting.config.reduce_scatter = "direct";
+    setting.config.algorithm = "allreduce:direct,reduce_scatter:direct";
     run_runtimes(setting, body);
   }
 };
@@ -226,7 +226,7 @@ TEST_P(DeviceExchangeTest, SendsAsMuchAsARing) {
   for (const std::string algorithm : {"ring", "direct"}) {
     SCOPED_TRACE(algorithm);
     Setting setting{.size = size(), .network = {.gpus_per_rank = 1}};
-    setting.config.allreduce = setting.config.reduce_scatter = algorithm;
+    setting.config.algorithm = "allreduce:" + algorithm + ",reduce_scatter:" + algorithm;
     run_runtimes(setting, [&](Runtime& runtime) {
       Tensor tensor(kPiece * size());
       Tensor part(kPiece);

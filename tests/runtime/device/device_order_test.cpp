@@ -37,7 +37,7 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   }
   FaultWorld with_faults(std::shared_ptr<FakeWorld>(std::shared_ptr<void>(), &world), faults);
   Config config = test_config();
-  config.allgather = "pairwise";  // each rank sends to each
+  config.algorithm = "allgather:pairwise";  // each rank sends to each
   Runtime runtime(options_in(with_faults, config));
   Runtime::set_thread_current(&runtime);
   GpuProgram program(world);

@@ -91,7 +91,7 @@ TEST(CudaOptimizerHybridTest, Shards_AreReducedInsideNodesAndBetweenThem) {
 
 TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   Setting setting = cuda_setting(3);
-  setting.config.allreduce = setting.config.reduce_scatter = "direct";
+  setting.config.algorithm = "allreduce:direct,reduce_scatter:direct";
   std::vector<at::Tensor> ends;
   for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
     run_cuda_ranks(setting, [&](CudaRank& rank) {

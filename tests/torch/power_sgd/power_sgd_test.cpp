@@ -167,7 +167,7 @@ class PowerSgdTrafficTest : public testing::Test {
  protected:
   static Config ring() {
     Config config = config_from_environment();
-    config.allreduce = "ring";
+    config.algorithm = "allreduce:ring";
     return config;
   }
   int size() const { return runtime_.size(); }
