@@ -11,14 +11,13 @@ namespace kolo {
 /// All settings of Kolo, read from the environment when a Runtime starts. All must be
 /// equal on all ranks but `log_level`.
 ///
-/// Each field is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md describes them; it
+/// Each field but `tuning` is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md describes them; it
 /// is generated from the table in src/base/config.cpp, which holds their help, units and ranges.
 /// Durations are written "250ms", "10s", "5min"; sizes "64MB" (powers of 1024) or in bytes;
 /// switches "on" or "off".
 struct Config {
   using Duration = std::chrono::nanoseconds;
 
-  // Behaviour.
   Duration timeout = std::chrono::minutes(30);
   Duration stall_warn = std::chrono::seconds(60);
   Duration lost_after = std::chrono::seconds(10);
@@ -34,14 +33,27 @@ struct Config {
   bool protect_parameters = false;
   std::string log_level = "warn";
 
-  // Speed.
-  Duration patience = std::chrono::milliseconds(5);
-  Duration spin = std::chrono::microseconds(20);
   std::size_t fusion_bytes = std::size_t{512} << 10;
-  std::size_t segment_bytes = std::size_t{256} << 10;
-  std::size_t staging_bytes = std::size_t{4} << 20;
-  int table_capacity = 2048;
-  int tree_width = 8;
+
+  /// The engine's own values, which no variable sets, nothing checks and only Kolo's tests change;
+  /// equal on all ranks.
+  struct Tuning {
+    /// How long a request that was not predicted waits before it asks all ranks for an exchange.
+    /// Larger: fewer, larger exchanges. Smaller: an unexpected order costs less time.
+    Duration patience = std::chrono::milliseconds(5);
+    /// How long a waiting caller spins before it yields, then sleeps; not where ranks share cores.
+    Duration spin = std::chrono::microseconds(20);
+    /// Longest message, and the size of a chunk in shared memory; a multiple of 64.
+    std::size_t segment_bytes = std::size_t{256} << 10;
+    /// Shared memory per rank and process set for tensors that are not in shared memory; a multiple
+    /// of 64. An all-to-all needs some 200 bytes for each rank of a node.
+    std::size_t staging_bytes = std::size_t{4} << 20;
+    /// Requests that a process set remembers; those in use may exceed this number. At most 8192.
+    std::size_t table_capacity = 2048;
+    /// Children of a rank in the tree of ranks that negotiates requests.
+    int tree_width = 8;
+  };
+  Tuning tuning{};
 
   /// Reads the environment; unset variables keep their defaults.
   /// @throws InvalidArgument naming the variable, its value and the accepted form

@@ -11,9 +11,6 @@ namespace kolo::ops {
 /// slot i modulo their number.
 class WindowSlots {
  public:
-  /// The smallest segment, in bytes, with which all built-in algorithms work on that many ranks.
-  static std::size_t min_segment_bytes(int ranks);
-
   struct Layout {
     std::size_t count;             ///< of slots
     std::size_t min_bytes = 64;    ///< of one slot

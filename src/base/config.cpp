@@ -21,8 +21,7 @@ using Duration = Config::Duration;
 using Field = std::variant<Duration Config::*, std::size_t Config::*, int Config::*, bool Config::*,
                            std::string Config::*>;
 
-/// One setting. Bounds are in nanoseconds for durations and in bytes for sizes; values are
-/// multiples of `step`.
+/// One setting. Bounds are in nanoseconds for durations and in bytes for sizes.
 /// After changing the table: build/release/tests/settings_page > docs/settings.md
 struct Setting {
   std::string_view variable;
@@ -30,7 +29,6 @@ struct Setting {
   std::int64_t lowest;
   std::int64_t highest;
   std::string_view help;
-  std::int64_t step = 1;
 };
 
 struct Unit {
@@ -95,25 +93,8 @@ const std::array kSettings{
             "pointer, prints the parameter's name and ends the process with SIGSEGV."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
-    Setting{
-        "KOLO_PATIENCE", &Config::patience, 0, kYear,
-        "How long a tensor that was not predicted waits before it asks all ranks for an exchange. "
-        "Larger: fewer, larger exchanges. Smaller: an unexpected order costs less time."},
-    Setting{"KOLO_SPIN", &Config::spin, 0, kSecond,
-            "How long a waiting caller spins before it yields, then sleeps. Larger: lower latency, "
-            "but a busy core. Ignored where ranks share cores."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
-    Setting{"KOLO_SEGMENT_BYTES", &Config::segment_bytes, 64, std::int64_t{1} << 30,
-            "Longest message, and the size of a chunk in shared memory; a multiple of 64.", 64},
-    Setting{"KOLO_STAGING_BYTES", &Config::staging_bytes, 4096, std::int64_t{1} << 34,
-            "Shared memory per rank and process set for tensors that are not in shared memory; a "
-            "multiple of 64. Larger than the default is an error without shared memory.",
-            64},
-    Setting{"KOLO_TABLE_CAPACITY", &Config::table_capacity, 1, 8192,
-            "Requests that a process set remembers; those in use may exceed this number."},
-    Setting{"KOLO_TREE_WIDTH", &Config::tree_width, 1, 1 << 20,
-            "Children of a rank in the tree of ranks that negotiates requests."},
 };
 
 [[noreturn]] void reject(const Setting& setting, std::string_view text, std::string_view expected) {
@@ -177,10 +158,7 @@ std::string range_of(const Setting& setting) {
 }
 
 void require_in_range(const Setting& setting, std::string_view text, std::int64_t value) {
-  if (value >= setting.lowest && value <= setting.highest && value % setting.step == 0) return;
-  std::string expected = range_of(setting);
-  if (setting.step != 1) expected += ", a multiple of " + std::to_string(setting.step);
-  reject(setting, text, expected);
+  if (value < setting.lowest || value > setting.highest) reject(setting, text, range_of(setting));
 }
 
 void parse(const Setting& setting, std::string_view text, Config& config) {

@@ -65,7 +65,6 @@ TEST(ConfigTest, MisspeltVariables_AreReportedWithTheLikelySetting) {
 TEST(ConfigTest, UnsetVariables_KeepTheirDefaults) {
   const Config config = Config::from_environment();
   EXPECT_EQ(config.timeout, 30min);
-  EXPECT_EQ(config.patience, 5ms);
   EXPECT_EQ(config.fusion_bytes, 512u * 1024u);
   EXPECT_TRUE(config.fusion);
   EXPECT_EQ(config.algorithm, "");
@@ -92,13 +91,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("shard", &Config::shard);
   look("protect_parameters", &Config::protect_parameters);
   look("log_level", &Config::log_level);
-  look("patience", &Config::patience);
-  look("spin", &Config::spin);
   look("fusion_bytes", &Config::fusion_bytes);
-  look("segment_bytes", &Config::segment_bytes);
-  look("staging_bytes", &Config::staging_bytes);
-  look("table_capacity", &Config::table_capacity);
-  look("tree_width", &Config::tree_width);
   return changed;
 }
 
@@ -134,13 +127,11 @@ TEST(ConfigTest, FieldsOutOfRange_AreRejectedLikeVariables) {
     config.*field = value;
     return error_of([&] { config.validate(); });
   };
-  EXPECT_EQ(error_with(&Config::tree_width, 0), "KOLO_TREE_WIDTH='0': expected 1 to 1048576");
-  EXPECT_EQ(error_with(&Config::tree_width, -1), "KOLO_TREE_WIDTH='-1': expected 1 to 1048576");
-  EXPECT_EQ(error_with(&Config::table_capacity, 8193),
-            "KOLO_TABLE_CAPACITY='8193': expected 1 to 8192");
-  EXPECT_EQ(error_with(&Config::spin, Config::Duration(-1)), "KOLO_SPIN='-1ns': expected 0s to 1s");
-  EXPECT_EQ(error_with(&Config::staging_bytes, std::size_t{4097}),
-            "KOLO_STAGING_BYTES='4097B': expected 4KB to 16GB, a multiple of 64");
+  EXPECT_EQ(error_with(&Config::fake_nodes, -1), "KOLO_FAKE_NODES='-1': expected 0 to 1048576");
+  EXPECT_EQ(error_with(&Config::lost_after, Config::Duration(-1)),
+            "KOLO_LOST_AFTER='-1ns': expected 0s to 8760h");
+  EXPECT_EQ(error_with(&Config::fusion_bytes, (std::size_t{1} << 30) + 1),
+            "KOLO_FUSION_BYTES='1073741825B': expected 0 to 1GB");
   EXPECT_NE(error_with(&Config::fusion_bytes, ~std::size_t{0}), "accepted");
   EXPECT_NE(error_with(&Config::launcher, "mpirun"), "accepted");
   EXPECT_EQ(error_with(&Config::timeout, Config::Duration(1min)), "accepted");
@@ -161,8 +152,8 @@ TEST(ConfigTest, Durations_NeedAUnit) {
     EXPECT_EQ(Config::from_environment().timeout, 5min);
   }
   {
-    const Variable variable("KOLO_SPIN", "700ns");
-    EXPECT_EQ(Config::from_environment().spin, 700ns);
+    const Variable variable("KOLO_LOST_AFTER", "700ns");
+    EXPECT_EQ(Config::from_environment().lost_after, 700ns);
   }
   {
     const Variable variable("KOLO_TIMEOUT", "2h");
@@ -200,28 +191,22 @@ TEST(ConfigTest, Switches_AreOnOrOff) {
 }
 
 TEST(ConfigTest, Numbers_StayInTheirRange) {
-  const Variable variable("KOLO_TREE_WIDTH", "3");
-  EXPECT_EQ(Config::from_environment().tree_width, 3);
-  for (const char* wrong : {"", "0", "-1", "3.0", "three", "4294967297", "1048577"}) {
-    EXPECT_NE(error_of("KOLO_TREE_WIDTH", wrong), "accepted") << "'" << wrong << "'";
+  const Variable variable("KOLO_FAKE_NODES", "3");
+  EXPECT_EQ(Config::from_environment().fake_nodes, 3);
+  for (const char* wrong : {"", "-1", "3.0", "three", "4294967297", "1048577"}) {
+    EXPECT_NE(error_of("KOLO_FAKE_NODES", wrong), "accepted") << "'" << wrong << "'";
   }
-}
-
-TEST(ConfigTest, Segments_AreMultiplesOf64) {
-  const Variable variable("KOLO_SEGMENT_BYTES", "192");
-  EXPECT_EQ(Config::from_environment().segment_bytes, 192u);
-  EXPECT_NE(error_of("KOLO_SEGMENT_BYTES", "100").find("a multiple of 64"), std::string::npos);
 }
 
 TEST(ConfigTest, Errors_NameVariableValueAndForm) {
   const std::string unit = error_of("KOLO_TIMEOUT", "10");
   EXPECT_NE(unit.find("KOLO_TIMEOUT='10'"), std::string::npos) << unit;
   EXPECT_NE(unit.find("250ms"), std::string::npos) << unit;
-  const std::string size = error_of("KOLO_STAGING_BYTES", "64mb");
-  EXPECT_NE(size.find("KOLO_STAGING_BYTES='64mb'"), std::string::npos) << size;
+  const std::string size = error_of("KOLO_FUSION_BYTES", "64mb");
+  EXPECT_NE(size.find("KOLO_FUSION_BYTES='64mb'"), std::string::npos) << size;
   EXPECT_NE(size.find("64MB"), std::string::npos) << size;
-  const std::string range = error_of("KOLO_TABLE_CAPACITY", "0");
-  EXPECT_NE(range.find("1 to 8192"), std::string::npos) << range;
+  const std::string range = error_of("KOLO_FAKE_NODES", "1048577");
+  EXPECT_NE(range.find("0 to 1048576"), std::string::npos) << range;
   const std::string level = error_of("KOLO_LOG_LEVEL", "loud");
   EXPECT_NE(level.find("KOLO_LOG_LEVEL: "), std::string::npos) << level;
   EXPECT_NE(level.find("'loud'"), std::string::npos) << level;
@@ -238,7 +223,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
   config.stall_warn = 0s;
   config.fusion_bytes = 1536;
   config.fusion = false;
-  config.tree_width = 2;
+  config.fake_nodes = 2;
   config.algorithm = "allreduce:ring";
   std::set<std::string> variables;
   for (const ConfigEntry& entry : describe(config)) {
@@ -247,13 +232,13 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 25u);
+  EXPECT_EQ(variables.size(), 15u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");
   EXPECT_EQ(entry_of(config, "KOLO_FUSION_BYTES").value, "1536B");
   EXPECT_EQ(entry_of(config, "KOLO_FUSION").value, "off");
-  EXPECT_EQ(entry_of(config, "KOLO_TREE_WIDTH").value, "2");
+  EXPECT_EQ(entry_of(config, "KOLO_FAKE_NODES").value, "2");
   EXPECT_EQ(entry_of(config, "KOLO_ALGORITHM").value, "allreduce:ring");
 }
 

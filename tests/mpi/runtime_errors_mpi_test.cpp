@@ -104,11 +104,11 @@ TEST(RuntimeErrorsOverMpiTest, ConfigurationsThatDifferAreRefusedOnEveryRank) {
   const int last = MpiRanks::instance().size() - 1;
   if (last == 0) GTEST_SKIP() << "one rank has nobody to differ from";
   Config config = config_of_ranks();
-  if (MpiRanks::instance().rank() == last) config.table_capacity = 99;
+  if (MpiRanks::instance().rank() == last) config.fusion_bytes = 99;
   const std::string text =
       text_thrown_by<InvalidArgument>([&] { Runtime runtime({.config = config}); });
-  expect_contains(text, "rank 0 has KOLO_TABLE_CAPACITY=2048");
-  expect_contains(text, "rank " + std::to_string(last) + " has KOLO_TABLE_CAPACITY=99");
+  expect_contains(text, "rank 0 has KOLO_FUSION_BYTES=512KB");
+  expect_contains(text, "rank " + std::to_string(last) + " has KOLO_FUSION_BYTES=99B");
 }
 
 }  // namespace kolo::test::runtime_errors_mpi_test

@@ -35,12 +35,12 @@ inline std::vector<RuntimeVariant> all_variants() {
       make_variant("FakeNodes",
                    [](Config& config) {
                      config.fake_nodes = 2;
-                     config.tree_width = 1;
+                     config.tuning.tree_width = 1;
                    }),
       make_variant("SmallPieces",
                    [](Config& config) {
-                     config.segment_bytes = 64;
-                     config.staging_bytes = 4096;
+                     config.tuning.segment_bytes = 64;
+                     config.tuning.staging_bytes = 4096;
                      config.fusion = false;
                    }),
   };

@@ -135,6 +135,11 @@ std::string describe(const Program& program) {
     if (settings[i].value == defaults[i].value) continue;
     text << "  " << settings[i].variable << "=" << settings[i].value << "\n";
   }
+  const Config::Tuning& tuning = program.config.tuning;
+  text << "  patience " << tuning.patience.count() << " ns, spin " << tuning.spin.count()
+       << " ns, segments of " << tuning.segment_bytes << " bytes, staging memory of "
+       << tuning.staging_bytes << " bytes, table of " << tuning.table_capacity
+       << " requests, tree of width " << tuning.tree_width << "\n";
   for (std::size_t set = 1; set < program.sets.size(); ++set) {
     text << "  set " << set << " " << ranks_of(program.sets[set])
          << (static_cast<int>(set) <= program.static_sets ? "\n" : ", added on the way\n");

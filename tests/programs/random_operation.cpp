@@ -22,8 +22,8 @@ Collective random_collective(Random& random) {
 
 /// More elements than fit in a segment or in staging memory, but not thousands of messages.
 std::int64_t large_count(const Program& program, DType dtype, Random& random) {
-  const auto segment = static_cast<std::int64_t>(program.config.segment_bytes);
-  const auto staging = static_cast<std::int64_t>(program.config.staging_bytes);
+  const auto segment = static_cast<std::int64_t>(program.config.tuning.segment_bytes);
+  const auto staging = static_cast<std::int64_t>(program.config.tuning.staging_bytes);
   const std::int64_t wanted =
       random.one_in(2) ? segment * random.between(1, 5) : staging * random.between(1, 2);
   const std::int64_t bytes = std::min({wanted, segment * 80, kMaxBytes});

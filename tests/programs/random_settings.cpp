@@ -36,12 +36,13 @@ void choose_knobs(Config& config, Random& random) {
   config.fusion = !random.one_in(4);
   config.fusion_bytes = random.pick(std::vector<std::size_t>{0, 256, 4096, 512 << 10});
   config.shared_memory = !random.one_in(4);
-  config.segment_bytes = random.pick(std::vector<std::size_t>{64, 256, 4096, 64 << 10});
-  config.staging_bytes = random.pick(std::vector<std::size_t>{4096, 4096, 16 << 10, 64 << 10});
-  config.patience = random.pick(std::vector<Config::Duration>{0s, 50us, 50us, 1ms, 5ms});
-  config.spin = random.pick(std::vector<Config::Duration>{0s, 20us});
-  config.table_capacity = random.pick(std::vector<int>{1, 4, 8, 16, 2048, 2048});
-  config.tree_width = random.pick(std::vector<int>{1, 2, 8});
+  config.tuning.segment_bytes = random.pick(std::vector<std::size_t>{64, 256, 4096, 64 << 10});
+  config.tuning.staging_bytes =
+      random.pick(std::vector<std::size_t>{4096, 4096, 16 << 10, 64 << 10});
+  config.tuning.patience = random.pick(std::vector<Config::Duration>{0s, 50us, 50us, 1ms, 5ms});
+  config.tuning.spin = random.pick(std::vector<Config::Duration>{0s, 20us});
+  config.tuning.table_capacity = random.pick(std::vector<std::size_t>{1, 4, 8, 16, 2048, 2048});
+  config.tuning.tree_width = random.pick(std::vector<int>{1, 2, 8});
   config.algorithm = random_algorithms(random);
 }
 

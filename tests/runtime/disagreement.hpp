@@ -113,7 +113,7 @@ inline std::vector<CustomReduction> two_reductions() {
 inline std::vector<Setting> some_worlds() {
   const auto world = [](int size, bool has_shared_memory) {
     Setting setting{.size = size, .network = {.has_shared_memory = has_shared_memory}};
-    setting.config.tree_width = 2;
+    setting.config.tuning.tree_width = 2;
     return setting;
   };
   if (kIsSanitized) return {world(3, false)};

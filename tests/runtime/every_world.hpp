@@ -35,8 +35,8 @@ inline std::vector<Setting> cpu_settings() {
                       .network = {.longest_delay = 200us, .seed = 7, .rendezvous = true}});
   // Places in windows and staging memory that are used again; no fusion.
   settings.push_back({.name = "SmallPieces", .size = 3});
-  settings.back().config.segment_bytes = 64;
-  settings.back().config.staging_bytes = 4096;
+  settings.back().config.tuning.segment_bytes = 64;
+  settings.back().config.tuning.staging_bytes = 4096;
   settings.back().config.fusion = false;
   // A rank that reads windows although it was told not to.
   settings.push_back({.name = "SwitchedOff", .size = 3});
@@ -51,8 +51,8 @@ inline std::vector<Setting> cpu_settings() {
   // A tree of three levels, and messages of many segments.
   settings.push_back(
       {.name = "NoSharedMemory", .size = kMany, .network = {.has_shared_memory = false}});
-  settings.back().config.tree_width = 2;
-  settings.back().config.segment_bytes = 64;
+  settings.back().config.tuning.tree_width = 2;
+  settings.back().config.tuning.segment_bytes = 64;
   return settings;
 }
 

@@ -16,8 +16,8 @@ inline std::vector<Setting> shared_buffer_settings() {
   for (const int size : {1, 2, 3, 4}) {
     settings.push_back({.name = "Shared", .size = size});
     settings.push_back({.name = "SmallPieces", .size = size});
-    settings.back().config.segment_bytes = 64;
-    settings.back().config.staging_bytes = 4096;
+    settings.back().config.tuning.segment_bytes = 64;
+    settings.back().config.tuning.staging_bytes = 4096;
     settings.push_back({.name = "Messages", .size = size, .network = {.has_shared_memory = false}});
   }
   settings.push_back({.name = "Nodes", .size = 3, .network = {.nodes = 2}});

@@ -56,7 +56,7 @@ struct Resources {
 /// what is looked for.
 inline InitOptions with_small_table() {
   InitOptions options;
-  options.config.table_capacity = 64;
+  options.config.tuning.table_capacity = 64;
   return options;
 }
 

@@ -50,7 +50,7 @@ void KoloCases::make_staging() {
     why_no_window_ = "the ranks are on several nodes";
   } else if (runtime_.size() > 1) {
     try {
-      comm::wait(world_->make_window(*communicator_, 0, config_.staging_bytes, staging_),
+      comm::wait(world_->make_window(*communicator_, 0, config_.tuning.staging_bytes, staging_),
                  Deadline::after(config_.timeout));
     } catch (const BackendError& error) {  // thrown on all ranks
       why_no_window_ = error.what();
@@ -118,7 +118,7 @@ Case KoloCases::make_bare(const Algorithm& algorithm, const Workload& workload, 
   common.communicator = communicator_.get();
   common.window = staging_.get();
   common.dtype = workload.dtype;
-  common.segment_bytes = config_.segment_bytes;
+  common.segment_bytes = config_.tuning.segment_bytes;
   const auto run =
       std::make_shared<BareRun>(algorithm, common, runtime::spin_of(config_, world_->topology()));
   for (const Layout::Place& place : layout.places) run->add(place, memory, segments);

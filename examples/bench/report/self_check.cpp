@@ -41,17 +41,17 @@ void print_copying(const Machine& machine) {
 
 void check_self(int ranks) {
   const kolo::Config config = kolo::Config::from_environment();
-  const std::string window = why_no_window(config.staging_bytes);  // before there are threads
+  const std::string window =
+      why_no_window(config.tuning.staging_bytes);  // before there are threads
   const std::string single_copy = why_no_single_copy();
   const Machine machine = describe_machine();
   const Space space = shared_memory_space();
   const bool has_window = window.empty() && config.shared_memory;
   print_machine(machine);
   print_copying(machine);
-  std::printf(
-      "/dev/shm     %.1f GB, of which %.1f GB are free; each rank takes %s a process set "
-      "(KOLO_STAGING_BYTES)\n",
-      as_gb(space.size_bytes), as_gb(space.free_bytes), format_bytes(config.staging_bytes).c_str());
+  std::printf("/dev/shm     %.1f GB, of which %.1f GB are free; each rank takes %s a process set\n",
+              as_gb(space.size_bytes), as_gb(space.free_bytes),
+              format_bytes(config.tuning.staging_bytes).c_str());
   std::printf("windows      %s\n", window.empty() ? "can be made" : window.c_str());
   if (!config.shared_memory) std::printf("             but KOLO_SHARED_MEMORY is off\n");
   std::printf("single copy  %s\n", single_copy.empty()

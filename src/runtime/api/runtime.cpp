@@ -60,7 +60,6 @@ class Runtime::Parts {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
     for (const Codec* codec : options.codecs) compressors_.add(*codec);
     algorithms_.prefer(config_.algorithm);
-    runtime::check_staging(config_, topology());
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
     if (topology().rank == 0) {

@@ -1,8 +1,6 @@
 #include "runtime/control/agree_on_start.hpp"
 
-#include <algorithm>
 #include <cstddef>
-#include <map>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -11,7 +9,6 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/steps/window_slots.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo::runtime {
@@ -57,20 +54,6 @@ void require_equal(std::string_view first, std::string_view other, int rank) {
 }
 
 }  // namespace
-
-void check_staging(const Config& config, const comm::Topology& topology) {
-  if (!config.shared_memory) return;
-  std::map<int, int> ranks_on;  // node
-  for (const int node : topology.node_of_rank) ++ranks_on[node];
-  int most = 0;
-  for (const auto& [node, ranks] : ranks_on) most = std::max(most, ranks);
-  const std::size_t least = ops::WindowSlots::min_segment_bytes(most);
-  if (most < 2 || config.staging_bytes >= least) return;
-  throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config.staging_bytes) +
-                        " is too small for " + std::to_string(most) +
-                        " ranks that share memory. Set it to " + std::to_string(least) +
-                        " or more.");
-}
 
 Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
                   const std::vector<std::size_t>& counts) {

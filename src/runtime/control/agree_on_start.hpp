@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include "comm/topology.hpp"
 #include "kolo/codec.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/config.hpp"
@@ -32,8 +31,5 @@ Task agree_on_start(Communicator& communicator, Start start);
 /// outlive the Task.
 Task gather_bytes(Communicator& communicator, const std::byte* own, std::byte* all,
                   const std::vector<std::size_t>& counts);
-
-/// Throws InvalidArgument if KOLO_STAGING_BYTES is too small for the ranks of a node.
-void check_staging(const Config& config, const comm::Topology& topology);
 
 }  // namespace kolo::runtime

@@ -17,12 +17,12 @@ Coordinator::Options coordinator_options(const DataPath& set, int rank, bool may
   Coordinator::Options options;
   options.rank = rank;
   options.set = {set.name, set.world_ranks};
-  options.tree_width = config.tree_width;
-  options.patience = config.patience;
+  options.tree_width = config.tuning.tree_width;
+  options.patience = config.tuning.patience;
   options.stall_warn = config.stall_warn;
   options.lost_after = set.longest_silence();
   options.lost_in_shutdown_after = set.longest_silence_in_shutdown(may_be_busy);
-  options.table.capacity = static_cast<std::size_t>(config.table_capacity);
+  options.table.capacity = config.tuning.table_capacity;
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
   return options;
 }
@@ -40,11 +40,11 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
   } else {
     const int rank = communicator_->rank();
     const int size = communicator_->size();
-    auto by_messages =
-        std::make_unique<TreeHeaderExchange>(rank, size, Tree(rank, size, set.config.tree_width),
-                                             [this](int to, const HeaderExchangeMessage& message) {
-                                               return mailbox_.send(to, message);
-                                             });
+    auto by_messages = std::make_unique<TreeHeaderExchange>(
+        rank, size, Tree(rank, size, set.config.tuning.tree_width),
+        [this](int to, const HeaderExchangeMessage& message) {
+          return mailbox_.send(to, message);
+        });
     by_messages_ = by_messages.get();
     header_exchange_ = std::move(by_messages);
   }

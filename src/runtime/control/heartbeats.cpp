@@ -29,7 +29,7 @@ Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& worl
   const auto own = std::ranges::find(lowest, rank);
   if (own == lowest.end() || set.config.lost_after.count() == 0) return;
   const Tree tree(static_cast<int>(own - lowest.begin()), static_cast<int>(lowest.size()),
-                  set.config.tree_width);
+                  set.config.tuning.tree_width);
   const auto add = [&](int node) {
     neighbours_.push_back({lowest[static_cast<std::size_t>(node)]});
   };

@@ -62,7 +62,7 @@ CollectiveCall DataPath::make_call() const {
   call.communicator = communicator.get();
   call.window = staging.get();
   call.nodes = nodes ? &*nodes : nullptr;
-  call.segment_bytes = config.segment_bytes;
+  call.segment_bytes = config.tuning.segment_bytes;
   return call;
 }
 

@@ -12,7 +12,7 @@ namespace kolo::runtime {
 
 /// How long callers of this rank spin.
 inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
-  return topology.shares_cores ? std::chrono::nanoseconds{0} : config.spin;
+  return topology.shares_cores ? std::chrono::nanoseconds{0} : config.tuning.spin;
 }
 
 /// Polling with increasing pauses, for events that cannot wake the thread: it spins for a few

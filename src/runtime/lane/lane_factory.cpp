@@ -192,20 +192,15 @@ bool LaneFactory::is_true_on_all(bool holds, Communicator& communicator, const M
   return std::ranges::count(all, std::byte{1}) == communicator.size();
 }
 
-/// Null on all ranks of the set unless every rank has its window. If the setting exceeds its
-/// default, throws InvalidArgument on all ranks instead.
+/// Null on all ranks of the set unless every rank has its window.
 std::shared_ptr<SharedWindow> LaneFactory::make_staging(Communicator& neighbours,
                                                         Communicator& everybody,
                                                         const Members& members,
                                                         const char* purpose) {
-  std::string problem = "ranks of another node have none";
+  std::string problem;
   std::shared_ptr<SharedWindow> window =
-      make_window(neighbours, config_.staging_bytes, members, problem);
+      make_window(neighbours, config_.tuning.staging_bytes, members, problem);
   if (is_true_on_all(window != nullptr, everybody, members)) return window;
-  if (config_.staging_bytes > Config{}.staging_bytes) {
-    throw InvalidArgument("KOLO_STAGING_BYTES=" + std::to_string(config_.staging_bytes) +
-                          ": no shared memory for " + purpose + ": " + problem + ". Choose less.");
-  }
   if (window == nullptr) warn(neighbours, purpose, problem);
   return nullptr;
 }

@@ -94,7 +94,7 @@ TEST_P(AllReduceTest, AverageOfIntegersSumsInSixtyFourBits) {
 
 TEST_P(AllReduceTest, LargeOnesRunInManyPieces) {
   run([&](Runtime& runtime) {
-    const std::int64_t count = GetParam().config.segment_bytes == 64 ? 20011 : 300007;
+    const std::int64_t count = GetParam().config.tuning.segment_bytes == 64 ? 20011 : 300007;
     expect_sum_works(runtime, "large", count);
     expect_sum_works(runtime, "large", count);
   });

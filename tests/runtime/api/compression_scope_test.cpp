@@ -35,7 +35,7 @@ std::vector<Setting> settings() {
   for (const int size : {3, 4}) {
     settings.push_back(on_nodes("Messages", size, 2));
     settings.back().config.shared_memory = false;
-    settings.back().config.segment_bytes = 2048;
+    settings.back().config.tuning.segment_bytes = 2048;
   }
   return settings;
 }

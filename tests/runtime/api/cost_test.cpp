@@ -61,7 +61,7 @@ class CostTest : public testing::TestWithParam<Setting> {
  protected:
   Setting patient() const {
     Setting setting = GetParam();
-    setting.config.patience = 10s;
+    setting.config.tuning.patience = 10s;
     setting.config.fusion = false;  // nothing is packed without fusion
     return setting;
   }
@@ -149,7 +149,7 @@ TEST(FusionTest, TensorsReadyTogether_RunAsOneBatch) {
     Setting setting{.size = 2};
     setting.config.fusion = item.fusion;
     setting.config.fusion_bytes = item.fusion_bytes;
-    setting.config.patience = 10s;
+    setting.config.tuning.patience = 10s;
     run_runtimes(setting, [&](Runtime& runtime) {
       std::vector<Tensor> tensors;  // any two have more than 800 bytes
       for (int i = 0; i < 10; ++i) tensors.emplace_back(100 + i);

@@ -64,7 +64,7 @@ class MemoryTest : public testing::TestWithParam<Setting> {
       both_arrived.arrive_and_wait();
     };
     Setting setting = GetParam();
-    setting.config.table_capacity = 64;
+    setting.config.tuning.table_capacity = 64;
     run_runtimes(setting, [&](Runtime& runtime) {
       run_many(runtime.rank(), 0, before);
       run_many(runtime.rank(), kOperations, after);

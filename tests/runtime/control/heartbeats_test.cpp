@@ -34,7 +34,7 @@ class Hosts {
                  std::chrono::nanoseconds limit = kLimit)
       : exchanges_(static_cast<int>(node_of_rank.size()), width, 1) {
     config_.lost_after = limit;
-    config_.tree_width = width;
+    config_.tuning.tree_width = width;
     set_.node_of_rank = std::move(node_of_rank);
     for (int rank = 0; rank < size(); ++rank) {
       set_.world_ranks.push_back(2 * rank + 1);

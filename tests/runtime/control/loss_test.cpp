@@ -104,7 +104,7 @@ void run_until_dead(Runtime& runtime, const std::atomic<bool>& is_dead) {
 void expect_survivors_recover(int victim, const Fault& death) {
   Setting setting{.size = 3, .network = {.nodes = 3}};
   setting.config.lost_after = 300ms;  // the victim receives nothing, and gives up by itself
-  setting.config.segment_bytes = 256;
+  setting.config.tuning.segment_bytes = 256;
   std::atomic<bool> is_dead{false};
   run_ranks(
       setting.size,

@@ -20,8 +20,8 @@ namespace kolo::test::lane_test {
 
 TEST(LaneTest, RanksThatShareCores_DoNotSpin) {
   const Config config;
-  EXPECT_GT(config.spin.count(), 0);
-  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = false}), config.spin);
+  EXPECT_GT(config.tuning.spin.count(), 0);
+  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = false}), config.tuning.spin);
   EXPECT_EQ(runtime::spin_of(config, {.shares_cores = true}).count(), 0);
 }
 

@@ -81,7 +81,7 @@ TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
 /// others are slow.
 InitOptions patient() {
   InitOptions options = in_test_world();
-  options.config.patience = std::chrono::seconds(10);
+  options.config.tuning.patience = std::chrono::seconds(10);
   return options;
 }
 
