@@ -76,5 +76,9 @@ struct ConfigEntry {
 /// @return all settings with the values that `config` holds, in the table's order
 std::vector<ConfigEntry> describe(const Config& config);
 
+/// One text per variable of the environment that has no effect but looks like a setting: it was
+/// one, or differs from the name of one by at most two letters. A Runtime warns of them on rank 0.
+std::vector<std::string> ignored_settings();
+
 }  // namespace kolo
 #pragma GCC visibility pop

@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string_view>
+#include <unistd.h>
+#include <utility>
 #include <variant>
 
 #include "base/log.hpp"
@@ -96,6 +99,45 @@ const std::array kSettings{
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
 };
+
+/// A variable that was a setting, and what to do instead.
+struct GoneSetting {
+  std::string_view variable;
+  std::string_view instead;
+};
+
+constexpr std::string_view kOfTheEngine = "Kolo uses a value of its own; unset it";
+constexpr std::array<GoneSetting, 12> kGoneSettings{{
+    {"KOLO_ALLREDUCE", "use KOLO_ALGORITHM=allreduce:<name>"},
+    {"KOLO_ALLGATHER", "use KOLO_ALGORITHM=allgather:<name>"},
+    {"KOLO_ALLTOALL", "use KOLO_ALGORITHM=alltoall:<name>"},
+    {"KOLO_BROADCAST", "use KOLO_ALGORITHM=broadcast:<name>"},
+    {"KOLO_REDUCE_SCATTER", "use KOLO_ALGORITHM=reduce_scatter:<name>"},
+    {"KOLO_PATIENCE", kOfTheEngine},
+    {"KOLO_SPIN", kOfTheEngine},
+    {"KOLO_SEGMENT_BYTES", kOfTheEngine},
+    {"KOLO_STAGING_BYTES", kOfTheEngine},
+    {"KOLO_TABLE_CAPACITY", kOfTheEngine},
+    {"KOLO_TREE_WIDTH", kOfTheEngine},
+    {"KOLO_PROTECT_PARAMETERS", "write to parameters in DistributedOptimizer::full_parameters()"},
+}};
+
+/// A name that differs from a setting's by more letters is no misspelling.
+constexpr std::size_t kLargestDistance = 2;
+
+/// Levenshtein distance: the letters to insert, delete or replace.
+std::size_t edit_distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (const char letter : from) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const std::size_t replaced = diagonal + (letter == to[i] ? 0 : 1);
+      diagonal = std::exchange(row[i + 1], std::min({row[i] + 1, row[i + 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
 
 [[noreturn]] void reject(const Setting& setting, std::string_view text, std::string_view expected) {
   throw InvalidArgument(std::string(setting.variable) + "='" + std::string(text) + "': expected " +
@@ -260,6 +302,30 @@ std::vector<ConfigEntry> describe(const Config& config) {
                        range_of(setting), std::string(setting.help)});
   }
   return entries;
+}
+
+std::vector<std::string> ignored_settings() {
+  std::vector<std::string> texts;
+  for (char* const* entry = environ; *entry != nullptr; ++entry) {
+    std::string_view name(*entry);
+    name = name.substr(0, name.find('='));
+    if (!name.starts_with("KOLO_")) continue;
+    const auto distance = [&](const Setting& setting) {
+      return edit_distance(name, setting.variable);
+    };
+    const auto nearest = std::ranges::min_element(kSettings, {}, distance);
+    if (distance(*nearest) == 0) continue;
+    const auto gone = std::ranges::find(kGoneSettings, name, &GoneSetting::variable);
+    if (gone != kGoneSettings.end()) {
+      texts.push_back(std::string(name) + " is no longer a setting and has no effect: " +
+                      std::string(gone->instead) + '.');
+    } else if (distance(*nearest) <= kLargestDistance) {
+      texts.push_back(std::string(name) + " is not a setting and has no effect. Is " +
+                      std::string(nearest->variable) +
+                      " meant? kolo-bench --config lists all settings.");
+    }
+  }
+  return texts;
 }
 
 }  // namespace kolo

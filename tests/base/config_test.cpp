@@ -10,7 +10,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/misspelt_settings.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::config_test {
@@ -54,12 +53,31 @@ ConfigEntry entry_of(const Config& config, const std::string& variable) {
 TEST(ConfigTest, MisspeltVariables_AreReportedWithTheLikelySetting) {
   const Variable setting("KOLO_TIMEOUT", "3s");
   const Variable other("KOLO_TEST_SEED", "1");
-  EXPECT_TRUE(misspelt_settings().empty());
+  EXPECT_TRUE(ignored_settings().empty());
   const Variable misspelt("KOLO_TIMOUT", "3s");
-  EXPECT_EQ(
-      misspelt_settings(),
-      std::vector<std::string>{"KOLO_TIMOUT is not a setting and has no effect. Is "
-                               "KOLO_TIMEOUT meant? kolo-bench --config lists all settings."});
+  EXPECT_EQ(ignored_settings(), std::vector<std::string>{
+                                    "KOLO_TIMOUT is not a setting and has no effect. Is "
+                                    "KOLO_TIMEOUT meant? kolo-bench --config lists all settings."});
+}
+
+TEST(ConfigTest, SettingsThatHaveGone_SayWhatToUseInstead) {
+  const auto text_of = [](const char* name) {
+    const Variable variable(name, "window");
+    const std::vector<std::string> texts = ignored_settings();
+    return texts.size() == 1 ? texts[0] : std::to_string(texts.size()) + " texts";
+  };
+  EXPECT_EQ(text_of("KOLO_REDUCE_SCATTER"),
+            "KOLO_REDUCE_SCATTER is no longer a setting and has no effect: use "
+            "KOLO_ALGORITHM=reduce_scatter:<name>.");
+  for (const char* name : {"KOLO_ALLREDUCE", "KOLO_ALLGATHER", "KOLO_ALLTOALL", "KOLO_BROADCAST"}) {
+    EXPECT_NE(text_of(name).find("use KOLO_ALGORITHM="), std::string::npos) << text_of(name);
+  }
+  for (const char* name : {"KOLO_PATIENCE", "KOLO_SPIN", "KOLO_SEGMENT_BYTES", "KOLO_STAGING_BYTES",
+                           "KOLO_TABLE_CAPACITY", "KOLO_TREE_WIDTH"}) {
+    EXPECT_EQ(text_of(name), std::string(name) +
+                                 " is no longer a setting and has no effect: Kolo uses a value of "
+                                 "its own; unset it.");
+  }
 }
 
 TEST(ConfigTest, UnsetVariables_KeepTheirDefaults) {

@@ -18,7 +18,7 @@ int main() {
          "`KOLO_LOG_LEVEL` must be equal on all ranks; `kolo::Config` has one field per variable. "
          "`kolo-bench --config` prints the values in effect,\nand rank 0 warns if a variable's "
          "name looks like a "
-         "misspelt setting.\n\n"
+         "misspelt setting, or was a setting.\n\n"
          "Durations are written `250ms`, `10s`, `5min`; sizes `65536`, `256KB`, `64MB` "
          "(powers of 1024).\n\n"
          "| variable | default | range | meaning |\n|---|---|---|---|\n";

@@ -18,7 +18,6 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
-#include "base/misspelt_settings.hpp"
 #include "base/rank_list.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/make_world.hpp"
@@ -63,7 +62,7 @@ class Runtime::Parts {
     set_log_rank(topology().rank);
     set_log_level(parse_log_level(config_.log_level));
     if (topology().rank == 0) {
-      for (const std::string& text : misspelt_settings()) KOLO_LOG(Warn) << text;
+      for (const std::string& text : ignored_settings()) KOLO_LOG(Warn) << text;
     }
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
