@@ -140,7 +140,6 @@ struct DistributedOptimizerOptions {
   /// Groups of parameters whose gradients are reduced together: one bucket per group and dtype, of
   /// any size. All other parameters go to ordinary buckets.
   std::vector<std::vector<at::Tensor>> groups{};
-  int num_groups = 0;  ///< instead of `groups`: this many, of equally many parameters; 0: none
   /// Steps torch::optim::Adam, AdamW and SGD with LibTorch's fused kernels instead of their step(),
   /// which is faster, for Adam several times. Results differ from step() in the last bits, but not
   /// between shard modes. State and options stay those of the optimizer, so a checkpoint also

@@ -54,12 +54,6 @@ std::string problem_with_precision(const DistributedOptimizerOptions& options) {
 
 std::string problem_with_groups(WrappedOptimizer& optimizer,
                                 const DistributedOptimizerOptions& options) {
-  if (options.num_groups < 0) {
-    return "num_groups is " + std::to_string(options.num_groups) + ", it must be 0 or more";
-  }
-  if (options.num_groups > 0 && !options.groups.empty()) {
-    return "groups and num_groups are both given. Give one of them.";
-  }
   if (options.unit_policy) {
     return options.groups.empty() ? "unit_policy needs a model. Construct the optimizer with one."
                                   : "groups and unit_policy are both given. Give one of them.";

@@ -46,8 +46,8 @@ void ParameterBatches::add_first(const std::string& problem) {
   Parameters parameters = new_parameters();
   Parameters frozen = frozen_among(all);
   if (problem.empty()) {
-    assign_groups(parameters, context_.options.num_groups);
-    assign_groups(frozen, 0);
+    assign_groups(parameters);
+    assign_groups(frozen);
   }
   add(std::move(parameters), frozen, problem);
   TrainingContext::NamedTensors kept;  // on each rank
@@ -138,23 +138,18 @@ ParameterBatches::Parameters ParameterBatches::all_parameters() const {
   return all;
 }
 
-/// Sets each parameter's group: an explicit one of the options, or one of `num_groups` equal ones.
-void ParameterBatches::assign_groups(Parameters& parameters, int num_groups) const {
+/// Sets the group of each parameter that the options list in one.
+void ParameterBatches::assign_groups(Parameters& parameters) const {
   const DistributedOptimizerOptions& options = context_.options;
-  std::unordered_map<const void*, int> explicit_groups;
+  std::unordered_map<const void*, int> groups;
   for (std::size_t i = 0; i < options.groups.size(); ++i) {
     for (const at::Tensor& tensor : options.groups[i]) {
-      explicit_groups[tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
+      groups[tensor.unsafeGetTensorImpl()] = static_cast<int>(i);
     }
   }
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto found = explicit_groups.find(parameters[i].tensor.unsafeGetTensorImpl());
-    if (found != explicit_groups.end()) {
-      parameters[i].group = found->second;
-    } else if (num_groups > 0) {
-      parameters[i].group =
-          static_cast<int>(i * static_cast<std::size_t>(num_groups) / parameters.size());
-    }
+  for (ReducedParameter& parameter : parameters) {
+    const auto found = groups.find(parameter.tensor.unsafeGetTensorImpl());
+    if (found != groups.end()) parameter.group = found->second;
   }
 }
 

@@ -88,7 +88,7 @@ class ParameterBatches {
   ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
   Parameters parameters_of_groups() const;
   Parameters new_parameters() const;
-  void assign_groups(Parameters& parameters, int num_groups) const;
+  void assign_groups(Parameters& parameters) const;
   void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
   void choose_memory(const Parameters& parameters, const std::string& prefix);
   void place_frozen(const Parameters& frozen, const std::string& prefix);

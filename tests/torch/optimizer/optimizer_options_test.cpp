@@ -38,8 +38,6 @@ TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {
       {{"join_divisor is World", "is Active"},
        [](auto& o, auto&) { o.join_divisor = JoinDivisor::Active; }},
       {{"bucket_bytes is 0", "is 777"}, [](auto& o, auto&) { o.bucket_bytes = 777; }},
-      {{"parameter 0 is 'parameter 0', Float [1]", "[1] in group 0"},
-       [](auto& o, auto&) { o.num_groups = 2; }},
       {{"parameter 2 is 'parameter 2', Float [3]", "[3] in group 0"},
        [](auto& o, auto& p) { o.groups = {{p[2]}}; }},
       {{"shard is none", "shard is gradients"}, [](auto& o, auto&) { o.shard = Shard::Gradients; }},
@@ -115,19 +113,10 @@ TEST_F(OptimizerOptionsTest, MistakeOnOneRank_IsAnErrorOnAll) {
   const std::string where = "on " + last() + ": ";
   expect_error<InvalidArgument>([&] { with([](auto& o) { o.op = ReduceOp::Max; }); },
                                 {where, "not Max"});
-  expect_error<InvalidArgument>([&] { with([](auto& o) { o.num_groups = -2; }); }, {where, "-2"});
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor}, {tensor}}; }); },
                                 {where, "groups[1]", "in a group already"});
   expect_error<InvalidArgument>([&] { with([&](auto& o) { o.groups = {{tensor.clone()}}; }); },
                                 {where, "groups[0]", "not a parameter of the optimizer"});
-  expect_error<InvalidArgument>(
-      [&] {
-        with([&](auto& o) {
-          o.groups = {{tensor}};
-          o.num_groups = 1;
-        });
-      },
-      {where, "both"});
   expect_error<InvalidArgument>([&] { with(none, {{"x", tensor}, {"x", torch::zeros({1})}}); },
                                 {where, "two parameters are named 'x'"});
   expect_error<InvalidArgument>([&] { with(none, {{"x", at::Tensor{}}}); }, {where, "'x'"});
@@ -172,11 +161,6 @@ TEST_F(OptimizerOptionsTest, Group_IsABucket) {
     return buckets;
   };
   Options options;
-  options.num_groups = 2;
-  EXPECT_EQ(buckets_with(options), (Buckets{{1, 2, 3}, {4, 5, 6}}));
-  options.num_groups = 4;
-  EXPECT_EQ(buckets_with(options), (Buckets{{1, 2}, {3}, {4, 5}, {6}}));
-  options.num_groups = 0;
   options.bucket_bytes = 1;  // all others in their own buckets
   options.groups = {{parameters[5], parameters[0]}, {parameters[3]}};
   EXPECT_EQ(buckets_with(options), (Buckets{{1, 6}, {2}, {3}, {4}, {5}}));
@@ -184,12 +168,14 @@ TEST_F(OptimizerOptionsTest, Group_IsABucket) {
 
 TEST_F(OptimizerOptionsTest, Predivision_HappensWithAndWithoutGroups) {
   // 2^-100 divided by 2^100 is zero in float32; no later factor restores it.
-  for (const int groups : {0, 2}) {
+  for (const bool has_groups : {false, true}) {
     for (const bool is_predivided : {false, true}) {
       const std::vector<at::Tensor> parameters = make_parameters(4);
       torch::optim::SGD inner(parameters, 1.0);
       Options options;
-      options.num_groups = groups;
+      if (has_groups) {
+        options.groups = {{parameters[0], parameters[1]}, {parameters[2], parameters[3]}};
+      }
       if (is_predivided) options.gradient_predivide_factor = std::ldexp(1.0, 100);
       DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
       backward(parameters, std::ldexp(1.0, -100));
@@ -206,7 +192,7 @@ TEST_F(OptimizerOptionsTest, Hooks_ReduceInTheirOwnWay) {
   const std::vector<at::Tensor> parameters = make_parameters(5);
   torch::optim::SGD inner(parameters, 0.0);
   Options options;
-  options.num_groups = 2;
+  options.groups = {{parameters[0], parameters[1]}, {parameters[2], parameters[3], parameters[4]}};
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
   const auto expect_gradients = [&](BucketHook hook, const std::function<double(double)>& of_mean) {
     optimizer.register_bucket_hook(std::move(hook));

@@ -48,8 +48,10 @@ TEST_F(OptimizerSparseTest, SparseGradients_StaySparseFromTheSecondStepOn) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());
   const at::Tensor dense = torch::zeros({3}, torch::requires_grad());
   torch::optim::SGD inner({dense, table}, 1.0);
-  for (const int groups : {0, 2}) {
-    DistributedOptimizer optimizer(inner, {{"table", table}}, {.num_groups = groups});
+  for (const bool has_groups : {false, true}) {
+    DistributedOptimizer::Options options;
+    if (has_groups) options.groups = {{dense}, {table}};
+    DistributedOptimizer optimizer(inner, {{"table", table}}, options);
     for (int step = 0; step < 8; ++step) {
       // In step 3 rank 0 looks up nothing, in step 4 no rank does. In the first step only rank 0
       // has sparse gradients.

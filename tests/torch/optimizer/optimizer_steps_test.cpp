@@ -214,6 +214,7 @@ TEST_F(OptimizerStepsTest, RanksWithoutAnyGradient_TakePart) {
   EXPECT_FALSE(model.weight.grad().defined());
 }
 
+/// With so many groups.
 class DifferentHeadsTest : public OptimizerStepsTest, public testing::WithParamInterface<int> {};
 
 INSTANTIATE_TEST_SUITE_P(Groups, DifferentHeadsTest, testing::Values(0, 1, 2),
@@ -228,7 +229,8 @@ TEST_P(DifferentHeadsTest, DifferentRanks_TrainDifferentHeads) {
   torch::optim::SGD inner({trunk, heads[0], heads[1], heads[2]}, 1.0);
   DistributedOptimizer::Options options;
   options.bucket_bytes = 64;
-  options.num_groups = GetParam();
+  if (GetParam() == 1) options.groups = {{trunk, heads[0], heads[1], heads[2]}};
+  if (GetParam() == 2) options.groups = {{trunk, heads[0]}, {heads[1], heads[2]}};
   DistributedOptimizer optimizer(inner, DistributedOptimizer::NamedParameters{}, options);
   for (int step = 0; step < 9; ++step) {
     optimizer.zero_grad();
