@@ -30,7 +30,6 @@ struct Config {
   std::string launcher = "auto";
   std::string algorithm;
   std::string shard = "none";
-  bool protect_parameters = false;
   std::string log_level = "warn";
 
   std::size_t fusion_bytes = std::size_t{512} << 10;

@@ -91,9 +91,6 @@ const std::array kSettings{
     Setting{"KOLO_SHARD", &Config::shard, 0, 0,
             "What DistributedOptimizer shards if the program does not set it: none, optimizer, "
             "gradients or full."},
-    Setting{"KOLO_PROTECT_PARAMETERS", &Config::protect_parameters, 0, 1,
-            "With shard = full, map parameters read-only outside step(): a write, even through a "
-            "pointer, prints the parameter's name and ends the process with SIGSEGV."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,

@@ -107,7 +107,6 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("launcher", &Config::launcher);
   look("algorithm", &Config::algorithm);
   look("shard", &Config::shard);
-  look("protect_parameters", &Config::protect_parameters);
   look("log_level", &Config::log_level);
   look("fusion_bytes", &Config::fusion_bytes);
   return changed;

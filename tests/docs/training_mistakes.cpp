@@ -135,12 +135,6 @@ void writes_outside_step() {
   training.step();
 }
 
-void writes_through_a_pointer() {
-  const Training training(4, {.shard = kolo::Shard::Full});
-  if (kolo::rank() == 0) training.model->weight.data_ptr<float>()[2] = 1;
-  kolo::barrier();
-}
-
 void uses_deferred_model() {
   auto model = kolo::deferred<Linear>(4, 1);
   model->forward(torch::ones({2, 4}));
@@ -175,7 +169,6 @@ const std::map<std::string, std::function<void()>> kMistakes{
     {"saves_wrapped_optimizer", saves_wrapped_optimizer},
     {"uses_deferred_model", uses_deferred_model},
     {"writes_outside_step", writes_outside_step},
-    {"writes_through_a_pointer", writes_through_a_pointer},
 };
 
 }  // namespace

@@ -90,7 +90,6 @@ if(TARGET kolo)
       torch/sharding/node_slots_test.cpp
       torch/sharding/released_parameters_test.cpp
       torch/sharding/unit_policy_test.cpp
-      torch/sharding/protected_parameters_test.cpp
       torch/sharding/checkpointed_models_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp

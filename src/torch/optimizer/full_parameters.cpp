@@ -22,7 +22,6 @@
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/storage_access.hpp"
 #include "torch/tensors/tensor_memory.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -193,7 +192,6 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
   write_shards(shared, copies, writers, options);
-  const WritesAllowed writes;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     if (writers[i] == set.runtime().rank() && !copies[i].is_sharded()) copies[i].copy_to_shared();
   }

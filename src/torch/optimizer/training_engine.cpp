@@ -26,7 +26,6 @@
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/optimizer/parameter_state.hpp"
 #include "torch/tensors/agreement.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -353,7 +352,6 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 /// throw, where they wait for that rank's updates.
 void TrainingEngine::update_shards() {
   call_in_step("step()", [&] { synchronize_ranks("step()"); });
-  const WritesAllowed writes;
   std::exception_ptr error;
   std::string failure;
   const auto attempt = [&](const auto& work) {
@@ -712,7 +710,6 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
   batches_.add_new();
   merge_options();
   for (GatheredUnits* const units : batches_.units()) units->release_all();
-  const WritesAllowed writes;
   const Loaded loaded = checkpoint_.load(path, options);
   local_.resume(context_.steps);
   comparison_.restart();

@@ -9,7 +9,6 @@
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -59,14 +58,11 @@ void FrozenParameters::share(const std::vector<ReducedParameter>& parameters,
   const auto memory = make_copy_per_node(plan, options);
   memory->move_in(tensors, plan);
   memory_ = memory->buffer().owner();
-  Named named;
   for (const ReducedParameter& parameter : parameters) {
     const std::int64_t begin = parameter.tensor.numel() * set.rank() / set.size();
     const std::int64_t end = parameter.tensor.numel() * (set.rank() + 1) / set.size();
     add(parameter, {begin, parameter.tensor.view(-1).narrow(0, begin, end - begin)});
-    named.emplace_back(parameter.name, parameter.tensor);
   }
-  protect_writes(memory->buffer(), named, set);
 }
 
 void FrozenParameters::add(const std::vector<ReducedParameter>& parameters,

@@ -15,7 +15,6 @@
 #include "torch/sharding/operator_watch.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/tensor_memory.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo::tensors {
 namespace {
@@ -512,17 +511,8 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
   withheld_.emplace(tensors_, names_of(parameters_));
   shards_->shard_state(setup_.wrapped);
   watch_.pin();
-  if (is_full()) refuse_writes();
+  if (is_full()) watch_.refuse_writes();
   setup_.wrapped.refuse_own_save();
-}
-
-void GradientReducer::refuse_writes() {
-  watch_.refuse_writes();
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
-  for (const ReducedParameter& parameter : parameters_) {
-    parameters.emplace_back(parameter.name, parameter.tensor);
-  }
-  protect_writes(shards_->memory().buffer(), parameters, *setup_.sets.sharded);
 }
 
 void GradientReducer::lay_out_slots() {

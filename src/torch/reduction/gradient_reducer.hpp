@@ -157,7 +157,6 @@ class GradientReducer {
   void shard_at_once();
   void shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
              std::vector<at::Tensor> gradients);
-  void refuse_writes();
   void lay_out_slots();
   void order_buckets(const std::vector<std::size_t>& order);
   std::vector<bool> can_stay_sparse(std::vector<bool> sparse) const;

@@ -17,7 +17,6 @@
 #include "kolo/torch/tensor_collectives.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/parameter_storage.hpp"
-#include "torch/tensors/write_protection.hpp"
 
 namespace kolo {
 namespace {
@@ -48,7 +47,6 @@ at::Device device_of(const torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 void broadcast_parameters(const NamedTensors& tensors, int root, ProcessSet* process_set) {
-  const tensors::WritesAllowed writes;
   std::vector<TensorHandle> handles;
   std::unordered_set<const void*> seen;
   for (const auto& [name, tensor] : tensors) {
