@@ -257,10 +257,10 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   most
   int join();
 
-  /// Compares the parameters of all ranks bit by bit, independent of Options::check_replicas_every.
-  /// Collective over the set and blocking; call it between steps. Each rank sends 16 bytes per
-  /// rank. With shard = Full it does nothing, since there are no replicas. Does not compare buffers
-  /// and state.
+  /// Compares the parameters of all ranks bit by bit, but not buffers and state. Collective over
+  /// the set and blocking; call it between steps, with local_sgd after those that average
+  /// parameters. Reads all parameters once; each rank sends 16 bytes per rank. With shard = Full it
+  /// does nothing, since there are no replicas.
   /// @throws MismatchError on all ranks if any parameter differs, naming the first ones, and which
   ///   ranks have equal values
   void check_replicas();

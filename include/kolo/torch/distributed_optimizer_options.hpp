@@ -111,11 +111,6 @@ struct DistributedOptimizerOptions {
   /// Moves a third fewer bytes, but needs memory for all parameters meanwhile.
   bool reshard_after_forward = true;
 
-  /// Every so many steps, step() compares the parameters of all ranks, as check_replicas() does,
-  /// and throws its error; 0: never. With local_sgd, it compares after parameters are averaged; a
-  /// step that one rank takes alone does not count. Costs one read of all parameters.
-  int check_replicas_every = 0;
-
   // Precision and device.
   /// The least precise dtype in which gradients are accumulated and reduced: kFloat or kDouble.
   /// Gradients of less precise parameters have this dtype from their reduction on, also in grad(),

@@ -30,10 +30,6 @@ std::string problem_with_scales(const DistributedOptimizerOptions& options) {
     return "backward_passes_per_step is " + std::to_string(options.backward_passes_per_step) +
            ", it must be 1 or more";
   }
-  if (options.check_replicas_every < 0) {
-    return "check_replicas_every is " + std::to_string(options.check_replicas_every) +
-           ", it must be 0 or more";
-  }
   const bool is_predivided = options.gradient_predivide_factor != 1.0;
   if (!(options.gradient_predivide_factor > 0.0) ||
       (is_predivided && options.op != ReduceOp::Average)) {

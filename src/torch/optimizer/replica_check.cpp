@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
@@ -10,6 +14,8 @@
 
 namespace kolo::tensors {
 namespace {
+
+using Digests = std::vector<std::int64_t>;
 
 constexpr std::size_t kNamed = 3;  // parameters that an error text names
 
@@ -28,48 +34,24 @@ std::string list_of(const std::vector<int>& ranks) {
   return list;
 }
 
-}  // namespace
-
-void ReplicaCheck::end_step(bool can_differ) {
-  const int period = context_.options.check_replicas_every;
-  if (period == 0 || ++steps_ < period || can_differ) return;
-  steps_ = 0;
-  check();
-}
-
-void ReplicaCheck::check() const {
-  if (context_.options.shard == Shard::Full) return;
-  const std::vector<ReducedParameter> parameters = batches_.all_parameters();
-  Digests digests;
-  for (const ReducedParameter& parameter : parameters) {
-    digests.push_back(digest_of(parameter.tensor));
-  }
-  const std::int64_t all = digest_of(digests.data(), digests.size() * sizeof(std::int64_t));
-  const std::vector<Digests> rows = allgather({all}, "replicas");
-  const auto differs = [&](const Digests& row) { return !row.empty() && row.front() != all; };
-  if (std::ranges::any_of(rows, differs)) refuse(parameters, digests);
-}
-
-/// The rows of all ranks; empty for joined ones. Each rank fills its own row of a sum, which is
-/// exact: the others add zeros.
-std::vector<ReplicaCheck::Digests> ReplicaCheck::allgather(const Digests& own,
-                                                           const std::string& what) const {
-  const auto ranks = static_cast<std::size_t>(context_.set.size());
+/// The rows of all ranks. Each rank fills its own row of a sum, which is exact: the others add
+/// zeros. A joined rank adds only zeros, which mean that it has no digests: its row is empty.
+std::vector<Digests> gather_digests(const TrainingContext& context, const Digests& own,
+                                    const std::string& what) {
+  const auto ranks = static_cast<std::size_t>(context.set.size());
   const std::size_t columns = own.size() + 1;
   Digests sum(ranks * columns);
   const auto row_of = [&](std::size_t rank) {
     return sum.begin() + static_cast<std::ptrdiff_t>(rank * columns);
   };
-  const auto row = row_of(static_cast<std::size_t>(context_.set.rank()));
+  const auto row = row_of(static_cast<std::size_t>(context.set.rank()));
   *row = 1;
   std::ranges::copy(own, row + 1);
-  const TensorView view{sum.data(),
-                        DType::Int64,
-                        {context_.set.size(), static_cast<std::int64_t>(columns)},
-                        Device{}};
-  ProcessSet* const set = &context_.set;
+  const TensorView view{
+      sum.data(), DType::Int64, {context.set.size(), static_cast<std::int64_t>(columns)}, Device{}};
+  ProcessSet* const set = &context.set;
   allreduce(view, view,
-            {.op = ReduceOp::Sum, .name = context_.prefix + "." + what, .process_set = set});
+            {.op = ReduceOp::Sum, .name = context.prefix + "." + what, .process_set = set});
   std::vector<Digests> rows;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const auto begin = row_of(rank);
@@ -80,15 +62,16 @@ std::vector<ReplicaCheck::Digests> ReplicaCheck::allgather(const Digests& own,
 }
 
 /// Called on all active ranks: if two digests differ, each rank sees one that differs from its own.
-void ReplicaCheck::refuse(const std::vector<ReducedParameter>& parameters,
-                          const Digests& digests) const {
-  const std::vector<Digests> rows = allgather(digests, "replicas of each parameter");
+[[noreturn]] void throw_difference(const TrainingContext& context,
+                                   const std::vector<ReducedParameter>& parameters,
+                                   const Digests& digests) {
+  const std::vector<Digests> rows = gather_digests(context, digests, "replicas of each parameter");
   std::string text;
   std::size_t differing = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::map<std::int64_t, std::vector<int>> ranks;  // by digest
     for (std::size_t rank = 0; rank < rows.size(); ++rank) {
-      if (!rows[rank].empty()) ranks[rows[rank][i]].push_back(context_.set.ranks()[rank]);
+      if (!rows[rank].empty()) ranks[rows[rank][i]].push_back(context.set.ranks()[rank]);
     }
     if (ranks.size() < 2 || ++differing > kNamed) continue;
     std::vector<std::vector<int>> groups;
@@ -101,11 +84,26 @@ void ReplicaCheck::refuse(const std::vector<ReducedParameter>& parameters,
     text += ")";
   }
   throw MismatchError(
-      "DistributedOptimizer: after step " + std::to_string(context_.steps) + ", " +
+      "DistributedOptimizer: after step " + std::to_string(context.steps) + ", " +
       std::to_string(differing) + " of " + std::to_string(parameters.size()) +
       " parameters differ between ranks: " + text + (differing > kNamed ? " and others" : "") +
       "; ranks in one list have equal values. Call broadcast_parameters(model, 0) before the first "
       "step; later, nothing but step() and load() may write to parameters, or all ranks alike.");
+}
+
+}  // namespace
+
+void compare_replicas(const TrainingContext& context, const ParameterBatches& batches) {
+  if (context.options.shard == Shard::Full) return;
+  const std::vector<ReducedParameter> parameters = batches.all_parameters();
+  Digests digests;
+  for (const ReducedParameter& parameter : parameters) {
+    digests.push_back(digest_of(parameter.tensor));
+  }
+  const std::int64_t all = digest_of(digests.data(), digests.size() * sizeof(std::int64_t));
+  const std::vector<Digests> rows = gather_digests(context, {all}, "replicas");
+  const auto differs = [&](const Digests& row) { return !row.empty() && row.front() != all; };
+  if (std::ranges::any_of(rows, differs)) throw_difference(context, parameters, digests);
 }
 
 }  // namespace kolo::tensors

@@ -25,6 +25,7 @@
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"
 #include "torch/optimizer/parameter_state.hpp"
+#include "torch/optimizer/replica_check.hpp"
 #include "torch/tensors/agreement.hpp"
 
 namespace kolo::tensors {
@@ -73,7 +74,6 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       commands_(context_),
       local_(context_, batches_),
       comparison_(context_, batches_, option_sync_),
-      replica_check_(context_, batches_),
       checkpoint_(context_, batches_, option_sync_, parameters, buffers),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
@@ -300,7 +300,6 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
     loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
   } catch (...) {
     comparison_.note_failure(text_of_current_error());
-    compare_replicas_after_failure();
     throw;
   }
   batches_.finish_residuals(/*is_used=*/true);
@@ -309,16 +308,6 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   reporter_.step();
   end_step(StepEnd::Step);
   return loss;
-}
-
-/// If the wrapped optimizer has thrown on some ranks only, the others may compare replicas now.
-void TrainingEngine::compare_replicas_after_failure() {
-  if (context_.is_sharded() || context_.step.phases.current() != StepPhase::Synchronized) return;
-  try {
-    replica_check_.end_step(/*can_differ=*/false);
-  } catch (const MismatchError&) {
-    // This rank's own error says more.
-  }
 }
 
 at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
@@ -450,13 +439,10 @@ void TrainingEngine::abandon_step() {
 void TrainingEngine::end_step(StepEnd end) {
   StepPhases& phases = context_.step.phases;
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
-  const bool is_common = local_.is_on() || is_reduced;
   phases.restart();
   context_.unit_calls->restart();
   if (is_reduced) comparison_.note(end);
-  const bool is_due = local_.end_step();
-  if (is_due) average_parameters();
-  if (is_common) replica_check_.end_step(/*can_differ=*/local_.is_on() && !is_due);
+  if (local_.end_step()) average_parameters();
 }
 
 // --- what ranks agree on in a step ---
@@ -581,7 +567,6 @@ int TrainingEngine::join() {
   }
   comparison_.restart();
   normalization_.forget_reference();
-  replica_check_.restart();
   return last;
 }
 
@@ -695,7 +680,7 @@ void TrainingEngine::average_parameters() {
 
 void TrainingEngine::check_replicas() {
   guards_.require_untouched();
-  replica_check_.check();
+  compare_replicas(context_, batches_);
 }
 
 void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {

@@ -11,7 +11,6 @@
 #include "torch/optimizer/loss_normalization.hpp"
 #include "torch/optimizer/parameter_batches.hpp"
 #include "torch/optimizer/rank_comparison.hpp"
-#include "torch/optimizer/replica_check.hpp"
 #include "torch/optimizer/training_checkpoint.hpp"
 #include "torch/optimizer/training_context.hpp"
 #include "torch/optimizer/training_reporter.hpp"
@@ -91,7 +90,6 @@ class TrainingEngine {
   void require_precise_gradients() const;
   at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
-  void compare_replicas_after_failure();
   void update_shards();
   void end_step(StepEnd end);
   void end_dropped_step();
@@ -118,7 +116,6 @@ class TrainingEngine {
   JoinCommands commands_;
   LocalSteps local_;
   RankComparison comparison_;
-  ReplicaCheck replica_check_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;
   // Autograd may report the end of a backward() after this is destroyed.

@@ -246,22 +246,6 @@ TEST_P(RankComparisonTest, AStepThatFailsOnOneRank_IsAnErrorOnAll) {
   if (GetParam() != Shard::None) expect_equal_on_all_ranks(flat(*model));
 }
 
-TEST_F(ShardedGuardsTest, AStepThatFailsOnOneRank_IsFoundWhereReplicasAreCompared) {
-  if (size() == 1) GTEST_SKIP() << kAlone;
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  FailingOnce inner(model->parameters(), is_last());
-  DistributedOptimizer::Options options = with(Shard::None);
-  options.check_replicas_every = 1;
-  DistributedOptimizer optimizer(inner, *model, options);
-  train(model, optimizer, 2);
-  if (is_last()) {
-    EXPECT_THROW(train(model, optimizer, 1), BackendError);
-  } else {
-    expect_contains(text_thrown_by<MismatchError>([&] { train(model, optimizer, 1); }),
-                    "after step 3, 10 of 10 parameters differ between ranks");
-  }
-}
-
 /// AMSGrad of complex numbers fails, on the one rank that has the shard with elements.
 TEST_P(RankComparisonTest, AStepThatFailsWhereElementsAre_IsAnErrorOnAll) {
   if (size() == 1) GTEST_SKIP() << kAlone;

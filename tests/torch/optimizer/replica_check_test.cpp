@@ -39,11 +39,6 @@ class ReplicaCheckTest : public TorchTest {
     DistributedOptimizer optimizer;
   };
 
-  static DistributedOptimizer::Options every(int steps, Shard shard = Shard::None) {
-    DistributedOptimizer::Options options = with(shard);
-    options.check_replicas_every = steps;
-    return options;
-  }
   static void write(const at::Tensor& parameter) {
     const at::NoGradGuard no_grad;
     at::Tensor(parameter).view(-1)[0] += 0.25;
@@ -59,35 +54,37 @@ TEST_F(ReplicaCheckTest, EqualParameters_PassInAllModes) {
   for (const Shard shard : all_modes()) {
     for (const Compression& compression :
          {Compression::none(), Compression::fp16(), Compression::bf16()}) {
-      DistributedOptimizer::Options options = every(1, shard);
+      DistributedOptimizer::Options options = with(shard);
       options.compression = compression;
       Training training(options);
-      for (int step = 0; step < 4; ++step) training.step();
-      training.optimizer.check_replicas();
+      for (int step = 0; step < 4; ++step) {
+        training.step();
+        training.optimizer.check_replicas();
+      }
     }
   }
 }
 
 TEST_F(ReplicaCheckTest, WrittenParameter_IsNamedOnAllRanksWithItsRanksAndStep) {
   if (size() == 1) GTEST_SKIP() << kNeedsRanks;
-  Training training(every(2));
+  Training training(with(Shard::None));
   training.step();
-  training.step();
+  training.optimizer.check_replicas();
   if (is_last()) write(training.model->parameters()[2]);
-  training.step();  // not compared
   const std::string last = "rank " + std::to_string(size() - 1);
-  expect_refused<MismatchError>(
-      [&] { training.step(); },
-      "after step 4, 1 of 6 parameters differ between ranks: '2.weight' (" + others() + "; " +
-          last + ");");
-  training.step();
-  expect_refused<MismatchError>([&] { training.step(); }, "after step 6, 1 of 6");
+  for (const int step : {2, 3}) {
+    training.step();
+    expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); },
+                                  "after step " + std::to_string(step) +
+                                      ", 1 of 6 parameters differ between ranks: '2.weight' (" +
+                                      others() + "; " + last + ");");
+  }
 }
 
-TEST_F(ReplicaCheckTest, OnRequest_ParametersAreComparedInAllModesWithReplicas) {
+TEST_F(ReplicaCheckTest, Parameters_AreComparedInAllModesWithReplicas) {
   if (size() == 1) GTEST_SKIP() << kNeedsRanks;
   for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
-    Training training(every(0, shard));
+    Training training(with(shard));
     training.step();
     training.optimizer.check_replicas();
     if (rank() == 0) {
@@ -103,12 +100,14 @@ TEST_F(ReplicaCheckTest, OnRequest_ParametersAreComparedInAllModesWithReplicas) 
 
 TEST_F(ReplicaCheckTest, ForgottenBroadcast_IsFoundAfterTheFirstStep) {
   if (size() == 1) GTEST_SKIP() << kNeedsRanks;
-  Training training(every(1));
+  Training training(with(Shard::None));
   for (const at::Tensor& parameter : training.model->parameters()) {
     const at::NoGradGuard no_grad;
     at::Tensor(parameter).add_(rank());
   }
-  expect_refused<MismatchError>([&] { training.step(); }, "Call broadcast_parameters(model, 0)");
+  training.step();
+  expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); },
+                                "Call broadcast_parameters(model, 0)");
 }
 
 TEST_F(ReplicaCheckTest, FrozenParameter_IsComparedToo) {
@@ -117,14 +116,14 @@ TEST_F(ReplicaCheckTest, FrozenParameter_IsComparedToo) {
   model->parameters()[1].requires_grad_(false);
   if (rank() == 0) write(model->parameters()[1]);
   torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, every(0));
+  DistributedOptimizer optimizer(inner, *model, with(Shard::None));
   expect_refused<MismatchError>([&] { optimizer.check_replicas(); },
                                 "1 of 6 parameters differ between ranks: '0.bias' (rank 0; rank");
 }
 
 TEST_F(ReplicaCheckTest, JoinedRanks_HaveNoPart) {
   for (const Shard shard : {Shard::None, Shard::Optimizer}) {
-    Training training(every(2, shard));
+    Training training(with(shard));
     for (int step = 0; step < 3 + 2 * rank(); ++step) training.step();
     training.optimizer.join();
     for (int step = 0; step < 3; ++step) training.step();
@@ -132,33 +131,19 @@ TEST_F(ReplicaCheckTest, JoinedRanks_HaveNoPart) {
   }
 }
 
-TEST_F(ReplicaCheckTest, StepsOfOneRankAlone_DoNotCount) {
-  Training training(every(2));
-  training.step();
-  for (int step = 0; step <= rank(); ++step) {  // a different number on each rank
-    const auto apart = training.optimizer.no_sync();
-    const auto alone = training.optimizer.skip_synchronize();
-    training.optimizer.zero_grad();
-    loss_of(training.model, batch_rows(0, 0, 3, kWidth, torch::kFloat32)).backward();
-    training.optimizer.step();
-  }
-  if (size() == 1) return training.step();
-  expect_refused<MismatchError>([&] { training.step(); }, "6 of 6 parameters");
-}
-
-TEST_F(ReplicaCheckTest, LocalSteps_AreComparedAfterTheirAverage) {
-  DistributedOptimizer::Options options = every(1);
+TEST_F(ReplicaCheckTest, LocalSteps_DifferUntilTheirAverage) {
+  if (size() == 1) GTEST_SKIP() << kNeedsRanks;
+  DistributedOptimizer::Options options = with(Shard::None);
   options.local_sgd = {.period = 2, .start_step = 1};
   Training training(options);
-  for (int step = 0; step < 4; ++step) training.step();
-  if (size() == 1) GTEST_SKIP() << "the rest: one rank has no replicas";
-  expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); }, "6 of 6");
-  training.step();
-}
-
-TEST_F(ReplicaCheckTest, NegativePeriod_IsRefused) {
-  expect_refused([&] { Training training(every(is_last() ? -2 : 0)); },
-                 "check_replicas_every is -2");
+  for (int step = 0; step < 5; ++step) {
+    training.step();
+    if (step % 2 == 0) {
+      training.optimizer.check_replicas();
+    } else {
+      expect_refused<MismatchError>([&] { training.optimizer.check_replicas(); }, "6 of 6");
+    }
+  }
 }
 
 }  // namespace kolo::test::replica_check_test
