@@ -62,8 +62,10 @@ class Compression {
 enum class CompressionScope : std::uint8_t {
   Everywhere,  ///< all traffic between ranks
   /// Only traffic between nodes. Within a node, tensors are reduced in full precision, 16-bit
-  /// floats in float32; shared memory does this faster than any codec. On one node nothing is
-  /// compressed. For Sum and Average in CPU memory.
+  /// floats in float32: a node of L ranks sends 1/L of the bytes that a codec sends with Everywhere
+  /// (measured in docs/compression.md). On one node nothing is compressed. For Sum and Average in
+  /// CPU memory. It is not the rule for several nodes, since codecs would then give other bits on
+  /// the CPU than on GPUs.
   BetweenNodes,
 };
 
