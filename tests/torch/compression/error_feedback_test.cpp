@@ -41,9 +41,9 @@ TEST_P(ErrorFeedbackTest, Residual_IsAppliedInStepsWithoutGradients) {
 TEST_P(ErrorFeedbackTest, AveragesAndPasses_LoseNothing) {
   for (const Accumulation accumulation : {Accumulation::Local, Accumulation::Reduced}) {
     if (accumulation == Accumulation::Reduced && GetParam() < Shard::Gradients) continue;
-    LinearTraining training({.backward_passes_per_step = 2,
+    LinearTraining training({.gradient_predivide_factor = 4.0,
+                             .backward_passes_per_step = 2,
                              .accumulation = accumulation,
-                             .gradient_predivide_factor = 4.0,
                              .compression = Compression::top_k(0.05),
                              .shard = GetParam()});
     for (int step = 0; step < 3; ++step) {
