@@ -77,7 +77,7 @@ void add_int8(const std::int8_t* codes, std::size_t count, float unit, float* va
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "compression/codecs.hpp"
+#include "compression/registry.hpp"
 
 namespace kolo::compression {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "compression/codecs.hpp"
+#include "compression/registry.hpp"
 
 namespace kolo::compression {
 namespace {

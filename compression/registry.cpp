@@ -1,12 +1,14 @@
 #include "compression/registry.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 
-#include "compression/codecs.hpp"
-#include "compression/compressors.hpp"
+#include "kolo/compression.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::compression {
@@ -104,6 +106,51 @@ std::string Registry::choices() const {
   for (const Codec* codec : codecs_) add_choice(codec->name());
   for (const SparseCodec& codec : kSparseCodecs) add_choice(std::string(codec.name) + ":FRACTION");
   return choices;
+}
+
+}  // namespace kolo::compression
+
+namespace kolo {
+
+/// Writes the fewest digits that give the same number, so that equal fractions have equal names.
+Compression Compression::with_fraction(const char* name, double fraction) {
+  std::array<char, 32> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), fraction).ptr;
+  return Compression(std::string(name) + ":" + std::string(digits.data(), end));
+}
+
+std::string_view name_of(CompressionScope scope) {
+  return scope == CompressionScope::Everywhere ? "everywhere" : "between nodes";
+}
+
+}  // namespace kolo
+
+namespace kolo::compression {
+
+// The compressor that changes nothing.
+//
+// Payload: n * size_of(dtype) bytes; may be summed. Error: none. State: none.
+
+namespace {
+
+class None final : public Compressor {
+ public:
+  std::string_view name() const override { return "none"; }
+  DType wire_dtype(DType dtype) const override { return dtype; }
+  void compress(DType dtype, const void* tensor, std::size_t count, void* payload) const override {
+    if (count > 0) std::memcpy(payload, tensor, count * size_of(dtype));
+  }
+  void decompress(DType dtype, const void* payload, std::size_t count,
+                  void* tensor) const override {
+    if (count > 0) std::memcpy(tensor, payload, count * size_of(dtype));
+  }
+};
+
+}  // namespace
+
+const Compressor& none() {
+  static const None compressor;
+  return compressor;
 }
 
 }  // namespace kolo::compression

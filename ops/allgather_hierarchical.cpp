@@ -26,7 +26,7 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/select.hpp"
-#include "ops/steps/node_groups.hpp"
+#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {

@@ -19,9 +19,9 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/local_steps.hpp"
+#include "ops/steps/messages.hpp"
+#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
-#include "ops/steps/tag.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -20,7 +20,7 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/steps/piecewise.hpp"
-#include "ops/steps/window_slots.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

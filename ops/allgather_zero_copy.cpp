@@ -15,7 +15,7 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/peer_copy.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 

@@ -33,12 +33,12 @@
 #include <span>
 #include <vector>
 
-#include "base/outgoing.hpp"
+#include "base/intentional_leak.hpp"
 #include "ops/algorithms.hpp"
 #include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/halving.hpp"
-#include "ops/steps/local_steps.hpp"
+#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops {
 namespace {

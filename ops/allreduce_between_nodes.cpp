@@ -30,10 +30,9 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/select.hpp"
-#include "ops/steps/node_places.hpp"
+#include "ops/steps/messages.hpp"
+#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
-#include "ops/steps/sub_communicator.hpp"
-#include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -25,7 +25,7 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/select.hpp"
-#include "ops/steps/node_groups.hpp"
+#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {

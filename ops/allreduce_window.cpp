@@ -26,7 +26,7 @@
 // Worlds: any size, on one node. The result does not depend on where chunks and pieces begin.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/window_reduction.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -16,7 +16,7 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/window_slots.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "ops/algorithms.hpp"
-#include "ops/steps/shares.hpp"
-#include "ops/steps/window_slots.hpp"
+#include "ops/steps/reduction_plan.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

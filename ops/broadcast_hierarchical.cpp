@@ -12,7 +12,7 @@
 // ceil(log2 N) times for N nodes; all other ranks read it once from memory and send nothing.
 // Worlds: nodes with equally many ranks, wherever these are; any root.
 #include "ops/algorithms.hpp"
-#include "ops/steps/node_groups.hpp"
+#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops {
 

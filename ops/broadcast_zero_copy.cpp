@@ -10,7 +10,7 @@
 // Worlds: any size, on one node, any root, with `peer_buffers`.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/peer_copy.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 

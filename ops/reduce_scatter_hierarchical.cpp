@@ -23,9 +23,9 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/select.hpp"
-#include "ops/steps/node_groups.hpp"
+#include "ops/steps/messages.hpp"
+#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
-#include "ops/steps/transfer_scratch.hpp"
 
 namespace kolo::ops {
 

@@ -39,8 +39,7 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/kernels/pieces.hpp"
-#include "ops/steps/tag.hpp"
-#include "ops/steps/transfer_scratch.hpp"
+#include "ops/steps/messages.hpp"
 
 namespace kolo::ops {
 namespace {

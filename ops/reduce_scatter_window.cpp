@@ -24,7 +24,7 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/steps/piecewise.hpp"
-#include "ops/steps/window_reduction.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "base/convert.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels/adasum_weights.hpp"
 
 namespace kolo::ops {
 namespace {

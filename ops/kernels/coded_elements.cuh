@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "base/codec_format.hpp"
-#include "comm/gpu/device_codec.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "ops/kernels/coded_table.hpp"
 #include "ops/kernels/device_elements.cuh"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/gpu/device_codec.hpp"
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::ops {
 

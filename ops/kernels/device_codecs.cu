@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/device_kernels.hpp"
 #include "ops/kernels/coded_tiles.cuh"
 

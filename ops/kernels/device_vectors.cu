@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/device_kernels.hpp"
-#include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
 #include "ops/kernels/dot_products.cuh"
 #include "ops/kernels/vector_sum.cuh"

@@ -8,12 +8,40 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
-#include "comm/messaging_thread.hpp"
 #include "kolo/communicator.hpp"
 
 namespace kolo::comm {
+
+class DeferredCommunicator;
+
+/// The only thread that may call the communication library, if that is not thread-safe
+/// (MPI_THREAD_FUNNELED). Messages of other threads wait until this thread is inside Kolo and
+/// serves them.
+class MessagingThread {
+ public:
+  /// The calling thread.
+  MessagingThread() : id_(std::this_thread::get_id()) {}
+  MessagingThread(const MessagingThread&) = delete;  // communicators refer to it
+  MessagingThread& operator=(const MessagingThread&) = delete;
+
+  bool is_here() const { return std::this_thread::get_id() == id_; }
+
+  /// Starts and tests the messages that other threads have deferred to this one; does nothing on
+  /// any other thread. True if one has started or ended. Never blocks.
+  bool serve();
+
+ private:
+  friend class DeferredCommunicator;
+  void add(DeferredCommunicator* communicator);
+  void remove(DeferredCommunicator* communicator);
+
+  const std::thread::id id_;
+  std::mutex lock_;
+  std::vector<DeferredCommunicator*> communicators_;
+};
 
 /// Lets any thread use a communicator that only one thread may call. Calls of other threads are
 /// queued until the messaging thread serves them. On the messaging thread itself a call is executed

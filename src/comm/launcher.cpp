@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "comm/library_versions.hpp"
+#include "comm/mpi_environment.hpp"
 
 namespace kolo::comm {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
-#include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
 #include "comm/mpi_world.hpp"
 #include "comm/self_world.hpp"

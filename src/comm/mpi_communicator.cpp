@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/message_bounds.hpp"
-#include "comm/mpi_check.hpp"
 #include "comm/mpi_environment.hpp"
 #include "kolo/error.hpp"
 

@@ -13,9 +13,8 @@
 
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
-#include "comm/mpi_check.hpp"
+#include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
-#include "comm/mpi_handles.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/error.hpp"
 

@@ -1,16 +1,31 @@
 #include "comm/mpi_environment.hpp"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include <mpi.h>
 
 #include "base/log.hpp"
-#include "comm/mpi_check.hpp"
 #include "kolo/error.hpp"
+#include "kolo/mpi.hpp"
+
+namespace kolo::comm {
+
+void throw_mpi_error(int code, const char* call) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  throw BackendError(std::string(call) + " failed with code " + std::to_string(code) + ": " +
+                     std::string(text.data(), static_cast<std::size_t>(length)));
+}
+
+}  // namespace kolo::comm
 
 namespace kolo::comm::mpi_environment {
 namespace {
@@ -157,3 +172,36 @@ void mark_broken() noexcept { broken = true; }
 bool is_broken() noexcept { return broken; }
 
 }  // namespace kolo::comm::mpi_environment
+
+#ifdef KOLO_CUDA
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#endif
+
+namespace kolo::comm {
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  KOLO_MPI_TRY(MPI_Get_library_version(text.data(), &length));
+  const std::string_view version(text.data());  // some libraries count the final zero in `length`
+  return std::string(version.substr(0, version.find('\n')));
+}
+
+std::string cuda_version() {
+#ifdef KOLO_CUDA
+  const auto number = [](int value) { return std::to_string(value); };
+  return "CUDA " + number(CUDART_VERSION / 1000) + "." + number(CUDART_VERSION % 1000 / 10) +
+         ", NCCL " + number(NCCL_MAJOR) + "." + number(NCCL_MINOR) + "." + number(NCCL_PATCH);
+#else
+  return "off";
+#endif
+}
+
+}  // namespace kolo::comm
+
+namespace kolo {
+
+MpiLock::MpiLock() : calls_(comm::mpi_environment::lock_calls()) {}
+
+}  // namespace kolo

@@ -2,10 +2,27 @@
 
 #include <chrono>
 #include <mutex>
+#include <string>
+
+#include <mpi.h>
 
 #include "base/creator_process.hpp"
-#include "comm/messaging_thread.hpp"
+#include "comm/deferred_communicator.hpp"
 #include "comm/start_watch.hpp"
+
+namespace kolo::comm {
+
+/// Throws BackendError with the call, its code and MPI's own text for it.
+[[noreturn]] void throw_mpi_error(int code, const char* call);
+
+}  // namespace kolo::comm
+
+/// Calls an MPI function; throws BackendError if it fails.
+#define KOLO_MPI_TRY(call)                                                                 \
+  do {                                                                                     \
+    const int kolo_mpi_code = (call);                                                      \
+    if (kolo_mpi_code != MPI_SUCCESS) ::kolo::comm::throw_mpi_error(kolo_mpi_code, #call); \
+  } while (false)
 
 namespace kolo::comm {
 
@@ -56,4 +73,11 @@ void mark_broken() noexcept;
 bool is_broken() noexcept;
 
 }  // namespace mpi_environment
+
+/// The name of the running MPI library, on one line.
+std::string mpi_version();
+
+/// "CUDA 13.0, NCCL 2.28.9": the versions of this build, or "off".
+std::string cuda_version();
+
 }  // namespace kolo::comm

@@ -17,14 +17,12 @@
 
 #include "base/deadline.hpp"
 #include "base/random.hpp"
-#include "comm/cores.hpp"
 #include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
-#include "comm/mpi_check.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
-#include "comm/mpi_handles.hpp"
-#include "comm/posix_window.hpp"
+#include "comm/shared_memory.hpp"
+#include "comm/topology.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {

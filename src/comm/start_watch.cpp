@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/rank_list.hpp"
+#include "base/text.hpp"
 
 namespace kolo::comm {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/rank_list.hpp"
+#include "base/text.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {

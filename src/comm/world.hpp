@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "comm/deferred_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
-#include "comm/messaging_thread.hpp"
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"

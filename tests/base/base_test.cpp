@@ -8,7 +8,7 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
-#include "base/rank_list.hpp"
+#include "base/text.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
 #include "kolo/reduction.hpp"

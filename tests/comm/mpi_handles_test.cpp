@@ -1,9 +1,9 @@
-#include "comm/mpi_handles.hpp"
-
 #include <type_traits>
 #include <utility>
 
 #include <gtest/gtest.h>
+
+#include "comm/mpi_communicator.hpp"
 
 namespace kolo::comm::mpi_handles_test {
 

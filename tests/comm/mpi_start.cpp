@@ -17,8 +17,8 @@
 
 #include "comm/launcher.hpp"
 #include "comm/make_world.hpp"
+#include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
-#include "comm/mpi_handles.hpp"
 #include "comm/mpi_world.hpp"
 #include "comm/self_world.hpp"
 #include "kolo/error.hpp"

@@ -15,8 +15,8 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/mpi_check.hpp"
 #include "comm/mpi_duplicate.hpp"
+#include "comm/mpi_environment.hpp"
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"

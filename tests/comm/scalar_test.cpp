@@ -1,9 +1,9 @@
-#include "comm/gpu/scalar.hpp"
-
 #include <cstdint>
 #include <cstring>
 
 #include <gtest/gtest.h>
+
+#include "comm/gpu/gpu.hpp"
 
 namespace kolo::comm::scalar_test {
 

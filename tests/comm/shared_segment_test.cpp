@@ -1,11 +1,10 @@
-#include "comm/shared_segment.hpp"
-
 #include <cstring>
 #include <string>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
+#include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm::shared_segment_test {

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/cores.hpp"
-
 namespace kolo::comm::topology_test {
 
 TEST(TopologyTest, Nodes_AreNumberedByTheirLowestRank) {

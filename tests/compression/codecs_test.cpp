@@ -1,6 +1,4 @@
 // The guarantees of every codec, and how each of them encodes a block.
-#include "compression/codecs.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>

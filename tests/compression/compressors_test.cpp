@@ -1,5 +1,3 @@
-#include "compression/compressors.hpp"
-
 #include <cmath>
 #include <limits>
 #include <string>

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/coding_cases.hpp"
 #include "gpu/device_copy.hpp"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/conversion_cases.hpp"
 #include "gpu/device_copy.hpp"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/gpu/scalar.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "gpu/cuda_gpu_fixture.hpp"
 #include "gpu/device_copy.hpp"
 #include "kolo/error.hpp"

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/self_world.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "kolo/error.hpp"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/gpu/scalar.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "gpu/cuda_gpu_fixture.hpp"
 #include "gpu/device_copy.hpp"
 #include "gpu/vector_cases.hpp"

@@ -9,7 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/device_copy.hpp"
 #include "support/gpu/tensor_place.hpp"

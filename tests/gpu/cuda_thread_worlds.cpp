@@ -7,8 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include "comm/gpu/cuda_check.hpp"
-#include "comm/gpu/cuda_device_guard.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "gpu/cuda_tensor_place.hpp"
 #include "gpu/skip_without_gpu.hpp"

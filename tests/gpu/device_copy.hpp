@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 
 namespace kolo::test {
 

@@ -5,7 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "gpu/device_copy.hpp"
 
 namespace kolo::test {

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/self_world.hpp"
 #include "comm/wait.hpp"
 #include "gpu/device_copy.hpp"

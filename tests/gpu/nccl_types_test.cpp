@@ -1,9 +1,8 @@
-#include "comm/gpu/nccl_types.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "comm/gpu/nccl_communicator.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm::nccl_types_test {

@@ -1,11 +1,11 @@
-#include "ops/kernels/adasum_weights.hpp"
-
 #include <cmath>
 #include <cstddef>
 #include <numeric>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "ops/kernels/adasum_kernels.hpp"
 
 namespace kolo::ops::adasum_weights_test {
 

@@ -11,11 +11,10 @@
 
 #include <gtest/gtest.h>
 
-#include "compression/codecs.hpp"
-#include "compression/compressors.hpp"
+#include "compression/registry.hpp"
 #include "contract/algorithm_contract.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/steps/node_places.hpp"
+#include "ops/steps/nodes.hpp"
 
 namespace kolo::test::between_nodes_test {
 

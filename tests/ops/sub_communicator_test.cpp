@@ -1,5 +1,3 @@
-#include "ops/steps/sub_communicator.hpp"
-
 #include <array>
 #include <thread>
 #include <vector>
@@ -8,6 +6,7 @@
 
 #include "contract/ranks.hpp"
 #include "kolo/error.hpp"
+#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops::sub_communicator_test {
 

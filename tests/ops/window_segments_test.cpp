@@ -9,7 +9,7 @@
 #include "contract/algorithm_contract.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
-#include "ops/steps/shares.hpp"
+#include "ops/steps/reduction_plan.hpp"
 
 namespace kolo::test::window_segments_test {
 

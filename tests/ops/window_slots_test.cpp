@@ -1,8 +1,6 @@
 // The place of chunks in a window: slots inside their segment, parts inside their slot, each
 // element exactly once.
 
-#include "ops/steps/window_slots.hpp"
-
 #include <string>
 #include <vector>
 
@@ -10,7 +8,8 @@
 
 #include "contract/ranks.hpp"
 #include "kolo/error.hpp"
-#include "ops/steps/shares.hpp"
+#include "ops/steps/reduction_plan.hpp"
+#include "ops/steps/windows.hpp"
 
 namespace kolo::ops::window_slots_test {
 

@@ -5,8 +5,7 @@
 
 #include "bench/cases/mpi_world.hpp"
 #include "bench/cases/public_calls.hpp"
-#include "comm/gpu/nccl_handles.hpp"
-#include "comm/gpu/nccl_types.hpp"
+#include "comm/gpu/nccl_communicator.hpp"
 
 namespace bench {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "bench/cases/raw_nccl.hpp"
 #include "bench/ranks/gpu.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
-#include "comm/gpu/cuda_handles.hpp"
 
 namespace bench {
 namespace {

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "base/outgoing.hpp"
+#include "base/intentional_leak.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
 

@@ -3,11 +3,10 @@
 #include <exception>
 #include <string>
 
-#include "comm/gpu/cuda_device_guard.hpp"
-#include "comm/gpu/cuda_handles.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/device_kernels.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "comm/gpu/nvtx_range.hpp"
-#include "comm/gpu/scalar.hpp"
 
 namespace kolo::comm {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "comm/gpu/cuda_check.hpp"
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpu.hpp"
 #include "comm/gpu/nccl_communicator.hpp"
 #include "kolo/error.hpp"

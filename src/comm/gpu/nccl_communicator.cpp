@@ -1,22 +1,117 @@
 #include "comm/gpu/nccl_communicator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "comm/gpu/cuda_device_guard.hpp"
-#include "comm/gpu/nccl_invitation.hpp"
-#include "comm/gpu/nccl_types.hpp"
+#include "comm/gpu/broadcast_value.hpp"
+#include "comm/gpu/cuda.hpp"
+#include "comm/gpu/gpu.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::UInt8:
+    case DType::Bool:  // a byte of 0 or 1: Min is "and", Max is "or"
+      return ncclUint8;
+    case DType::Int8: return ncclInt8;
+    case DType::Int32: return ncclInt32;
+    case DType::Int64: return ncclInt64;
+    case DType::Float16: return ncclFloat16;
+    case DType::BFloat16: return ncclBfloat16;
+    case DType::Float32: return ncclFloat32;
+    case DType::Float64: return ncclFloat64;
+    case DType::Int16:
+    case DType::Complex64:
+    case DType::Complex128: break;
+  }
+  throw InvalidArgument("NCCL cannot reduce " + std::string(name_of(dtype)) +
+                        (is_complex(dtype) ? ": reduce its parts" : ": convert it to int32 first"));
+}
+
+ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
+  const bool is_bool = dtype == DType::Bool;
+  const bool is_scalable = reduction.op == ReduceOp::Sum && is_floating(dtype);
+  if (reduction.factor != 1.0 && !is_scalable) {
+    throw InvalidArgument("NCCL reduction of " + std::string(name_of(dtype)) + " by " +
+                          std::string(name_of(reduction.op)) +
+                          ": expected a factor of 1, except for sums of floating types, got " +
+                          std::to_string(reduction.factor));
+  }
+  switch (reduction.op) {
+    case ReduceOp::Min: return ncclMin;
+    case ReduceOp::Max: return ncclMax;
+    case ReduceOp::Sum:
+      if (!is_bool) return ncclSum;
+      break;
+    case ReduceOp::Product:
+      if (!is_bool) return ncclProd;
+      break;
+    case ReduceOp::Average:
+    case ReduceOp::Adasum:
+    case ReduceOp::Custom: break;
+  }
+  throw InvalidArgument("NCCL reduction of " + std::string(name_of(dtype)) + " by " +
+                        std::string(name_of(reduction.op)) + " is not defined");
+}
+
+NcclOperation::NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator)
+    : op_(nccl_op(reduction, dtype)) {
+  if (reduction.factor == 1.0) return;
+  Scalar factor = scalar_of(dtype, reduction.factor);
+  KOLO_NCCL_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
+                                         ncclScalarHostImmediate, communicator));
+  communicator_ = communicator;
+}
+
+NcclOperation::~NcclOperation() {
+  if (communicator_ == nullptr) return;
+  const ncclResult_t code = ncclRedOpDestroy(op_, communicator_);
+  if (code != ncclSuccess) log_device_error(describe(code, "ncclRedOpDestroy"));
+}
+
+namespace {
+
+/// What rank 0 sends to the others: the NCCL id, or why there is none.
+struct Invitation {
+  ncclUniqueId id{};
+  std::array<char, 384> failure{};  // empty: success
+};
+
+Invitation invite() {
+  Invitation invitation;
+  try {
+    KOLO_NCCL_TRY(ncclGetUniqueId(&invitation.id));
+  } catch (const BackendError& error) {
+    std::string(error.what()).copy(invitation.failure.data(), invitation.failure.size() - 1);
+  }
+  return invitation;
+}
+
+}  // namespace
+
+Task share_nccl_id(Communicator& communicator, int tag, ncclUniqueId& id) {
+  Invitation invitation;
+  if (communicator.rank() == 0) invitation = invite();
+  co_await broadcast_value(communicator, tag, invitation);
+  if (invitation.failure[0] != '\0') {
+    throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
+  }
+  id = invitation.id;
+}
+
 namespace {
 
 /// Operations that only move elements treat every type as bytes.

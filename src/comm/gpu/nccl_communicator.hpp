@@ -4,13 +4,75 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 
+#include <nccl.h>
+
+#include "comm/gpu/cuda.hpp"
 #include "comm/gpu/device_communicator.hpp"
-#include "comm/gpu/nccl_handles.hpp"
 #include "kolo/communicator.hpp"
+#include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
 
 namespace kolo::comm {
+
+struct NcclCommDeleter {
+  void operator()(ncclComm_t communicator) const noexcept {
+    const ncclResult_t code = ncclCommAbort(communicator);
+    if (code != ncclSuccess && code != ncclInProgress) {
+      log_device_error(describe(code, "ncclCommAbort"));
+    }
+  }
+};
+
+/// Owns an NCCL communicator. Its deleter aborts, which is right after a failure and never waits
+/// for others; an orderly end finalizes and destroys the communicator first.
+using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDeleter>;
+
+/// Combines the calls until `end` into one operation. Also ends the group if one of them throws:
+/// otherwise this thread's next calls would be part of it.
+class NcclGroup {
+ public:
+  NcclGroup() { KOLO_NCCL_TRY(ncclGroupStart()); }
+  NcclGroup(const NcclGroup&) = delete;  // it ends once
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() {
+    if (!has_ended_) static_cast<void>(ncclGroupEnd());  // an exception is being thrown
+  }
+
+  void end() {
+    has_ended_ = true;
+    KOLO_NCCL_TRY(ncclGroupEnd());
+  }
+
+ private:
+  bool has_ended_ = false;
+};
+
+/// NCCL's name of a type. Throws InvalidArgument for a type that it cannot reduce.
+ncclDataType_t nccl_type(DType dtype);
+/// NCCL's name of an operation, without its factor. Throws InvalidArgument if it is not defined.
+ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype);
+
+/// An NCCL operation, created if it has a factor. It must outlive the calls that use it.
+class NcclOperation {
+ public:
+  NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator);
+  NcclOperation(const NcclOperation&) = delete;  // it is destroyed once
+  NcclOperation& operator=(const NcclOperation&) = delete;
+  ~NcclOperation();
+
+  ncclRedOp_t get() const { return op_; }
+
+ private:
+  ncclRedOp_t op_;
+  ncclComm_t communicator_ = nullptr;  // of a created operation; null if none was created
+};
+
+/// Sets `id` on all ranks to a new NCCL id of rank 0, with which the ranks of an NCCL communicator
+/// find each other. Collective; uses the tag `tag`. Throws BackendError on all ranks if NCCL fails
+/// on rank 0.
+Task share_nccl_id(Communicator& communicator, int tag, ncclUniqueId& id);
 
 /// A DeviceCommunicator over NCCL. The environment determines NCCL's algorithms; see set_up_nccl.
 ///

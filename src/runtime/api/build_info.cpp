@@ -2,7 +2,7 @@
 
 #include <hwy/highway.h>
 
-#include "comm/library_versions.hpp"
+#include "comm/mpi_environment.hpp"
 #include "kolo/runtime.hpp"
 #include "ops/registry.hpp"
 

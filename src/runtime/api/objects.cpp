@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 
 namespace kolo {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 
 namespace kolo {
 namespace {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <variant>
 
-#include "runtime/protocol/header.hpp"
 #include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {

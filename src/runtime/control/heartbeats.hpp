@@ -1,19 +1,57 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/topology.hpp"
+#include "comm/world.hpp"
 #include "kolo/communicator.hpp"
-#include "runtime/control/heartbeat_thread.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/data/data_path.hpp"
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
+
+/// Sends heartbeats while none leaves the progress steps, since one of them takes long: a function
+/// of the program runs inside it, or the system provides memory slowly. Such a rank is alive. While
+/// steps are short, it sends nothing.
+class HeartbeatThread {
+ public:
+  /// `communicator` has no other user. `interval`: between heartbeats.
+  HeartbeatThread(std::unique_ptr<Communicator> communicator, const std::vector<int>& neighbours,
+                  std::chrono::nanoseconds interval);
+  HeartbeatThread(const HeartbeatThread&) = delete;  // its thread refers to it
+  HeartbeatThread& operator=(const HeartbeatThread&) = delete;
+
+  /// A step has sent heartbeats: none is due for an interval.
+  void postpone();
+  /// The number of heartbeats of this kind from a rank so far. Never blocks.
+  std::uint64_t received_from(int rank);
+
+ private:
+  void loop(const std::stop_token& stop);
+  void send();
+
+  const std::unique_ptr<Communicator> communicator_;
+  const std::chrono::nanoseconds interval_;
+  std::mutex mutex_;  // for the communicator too
+  std::condition_variable_any wake_up_;
+  bool is_postponed_ = false;
+  std::map<int, Transfer> outgoing_;  // by neighbour
+  std::optional<std::pair<int, Transfer>> incoming_;
+  std::map<int, std::uint64_t> received_;
+  std::jthread thread_;  // the last member: uses the others
+};
 
 /// Detects hosts that vanish, even while ranks compute or sleep: the lowest ranks of the nodes form
 /// a tree, and neighbours in it send each other a heartbeat four times in KOLO_LOST_AFTER. All
@@ -55,6 +93,44 @@ class Heartbeats {
   std::unique_ptr<HeartbeatThread> thread_;
   std::optional<Clock::time_point> last_check_;
   Clock::time_point next_heartbeat_{};
+};
+
+/// Detects the loss of a rank of a process set: its process has ended, some rank has published the
+/// loss, or its coordinator is silent. Ranks count within the set.
+class LossWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Loss = HeaderExchange::Loss;
+
+  /// The arguments outlive this object.
+  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange)
+      : set_(set), world_(world), header_exchange_(header_exchange) {}
+
+  /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
+  std::optional<Loss> check(Clock::time_point now, bool needs_peers);
+
+  /// Announces a loss to the other ranks, and returns it once they have had time to learn of it.
+  std::optional<Loss> announce(const Loss& loss, Clock::time_point now);
+
+  /// A rank that was silent in the latest complete interval.
+  std::optional<Loss> find_silent() const;
+
+  /// Logs the loss, once.
+  void report(const Loss& loss);
+
+ private:
+  bool has_reached_all(const Loss& loss, Clock::time_point now);
+  std::optional<int> member(int world_rank) const;
+
+  const DataPath& set_;
+  comm::World& world_;
+  HeaderExchange& header_exchange_;
+  Clock::time_point next_check_{};
+  Clock::time_point next_sample_{};
+  std::vector<int> silent_;                    // in the latest complete interval
+  std::optional<Clock::time_point> heard_at_;  // of a loss that a live rank has published
+  std::optional<int> suspect_;                 // seen dead once, after this rank has left
+  bool is_reported_ = false;
 };
 
 }  // namespace kolo::runtime

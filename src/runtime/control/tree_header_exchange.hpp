@@ -9,7 +9,6 @@
 
 #include "runtime/control/header_exchange_message.hpp"
 #include "runtime/protocol/header_exchange.hpp"
-#include "runtime/protocol/tree.hpp"
 
 namespace kolo::runtime {
 

@@ -1,5 +1,13 @@
 #include "runtime/control/wire.hpp"
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kolo/error.hpp"
 #include "runtime/control/wire_generated.h"
 
 namespace kolo::runtime {
@@ -155,6 +163,249 @@ std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte>
   const auto* begin = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
   buffer.assign(begin, begin + builder.GetSize());
   return buffer;
+}
+
+namespace {
+
+using flatbuffers::Offset;
+
+constexpr std::int64_t kAnyRank = std::int64_t{1} << 31;
+constexpr flatbuffers::uoffset_t kMaxTableDepth = 8;
+constexpr std::size_t kSmallestTable = 4;  // bytes
+
+[[noreturn]] void reject(const std::string& what) {
+  throw BackendError("control message " + what + ". All ranks must run the same build of Kolo.");
+}
+
+template <class Enum>
+Enum unpack_enum(std::uint8_t value, Enum last, const char* field) {
+  if (value > static_cast<std::uint8_t>(last)) {
+    reject("with an unknown " + std::string(field) + ": " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+int unpack_bit(int bit) {
+  if (bit < 0 || bit >= Header::kMaxBits) {
+    reject("with bit " + std::to_string(bit) + ", expected 0 to " +
+           std::to_string(Header::kMaxBits - 1));
+  }
+  return bit;
+}
+
+int unpack_rank(int rank, std::int64_t lowest, std::int64_t limit) {
+  if (rank < lowest) {
+    reject("with rank " + std::to_string(rank) + ", expected at least " + std::to_string(lowest));
+  }
+  if (rank >= limit) {
+    reject("with rank " + std::to_string(rank) + " of a process set of " + std::to_string(limit));
+  }
+  return rank;
+}
+
+/// Unpacks a message whose structure has been verified. The verifier accepts parts that overlap, so
+/// a small damaged message could stand for gigabytes. Therefore everything that is copied out of
+/// the message must fit into its size.
+class Unpacker {
+ public:
+  Unpacker(std::size_t message_bytes, int size) : bytes_left_(message_bytes), size_(size) {}
+
+  WireMessage unpack(const wire::Envelope& envelope) {
+    switch (envelope.body_type()) {
+      case wire::Body::Report: return ControlMessage{unpack(*envelope.body_as_Report())};
+      case wire::Body::Verdict: return ControlMessage{unpack(*envelope.body_as_Verdict())};
+      case wire::Body::HeaderUp:
+        return HeaderExchangeMessage{HeaderUp{unpack(*envelope.body_as_HeaderUp())}};
+      case wire::Body::HeaderDown:
+        return HeaderExchangeMessage{HeaderDown{unpack(*envelope.body_as_HeaderDown())}};
+      case wire::Body::WakeUpRequest:
+        return HeaderExchangeMessage{WakeUpRequest{envelope.body_as_WakeUpRequest()->exchange()}};
+      case wire::Body::Lost: {
+        const wire::Lost& lost = *envelope.body_as_Lost();
+        return HeaderExchangeMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
+      }
+      case wire::Body::Left: return HeaderExchangeMessage{Left{}};
+      case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};
+      case wire::Body::Heartbeat: return HeaderExchangeMessage{Heartbeat{}};
+      case wire::Body::NONE: break;
+    }
+    reject("of unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
+  }
+
+ private:
+  void take(std::size_t bytes) {
+    if (bytes > bytes_left_) reject("that is damaged: its parts overlap");
+    bytes_left_ -= bytes;
+  }
+
+  std::string text(const flatbuffers::String& packed) {
+    take(packed.size());
+    return packed.str();
+  }
+
+  /// Checks the alignment, which the verifier does not do for 64-bit numbers.
+  template <class Number>
+  std::vector<Number> numbers(const flatbuffers::Vector<Number>& packed) {
+    take(packed.size() * sizeof(Number));
+    if (packed.size() > 0 &&
+        reinterpret_cast<std::uintptr_t>(packed.Data()) % alignof(Number) != 0) {
+      reject("that is damaged: its numbers are not aligned");
+    }
+    return {packed.begin(), packed.end()};
+  }
+
+  std::vector<int> ranks(const flatbuffers::Vector<std::int32_t>& packed, std::int64_t limit) {
+    std::vector<int> ranks = numbers(packed);
+    std::int64_t lowest = 0;
+    for (const int rank : ranks) lowest = std::int64_t{unpack_rank(rank, lowest, limit)} + 1;
+    return ranks;
+  }
+  std::vector<int> ranks(const flatbuffers::Vector<std::int32_t>& packed) {
+    return ranks(packed, size_);
+  }
+
+  Bits bits(const flatbuffers::Vector<std::uint64_t>& packed) {
+    if (packed.size() > Header::kMaxBits / 64) {
+      reject("with " + std::to_string(packed.size()) + " words of bits, expected at most " +
+             std::to_string(Header::kMaxBits / 64));
+    }
+    return words(packed);
+  }
+
+  Bits words(const flatbuffers::Vector<std::uint64_t>& packed) {
+    Bits bits;
+    std::size_t i = 0;
+    for (const std::uint64_t word : numbers(packed)) bits.set_word(i++, word);
+    return bits;
+  }
+
+  std::optional<int> optional_rank(std::int32_t packed) {
+    const int rank = unpack_rank(packed, -1, size_);
+    return rank < 0 ? std::nullopt : std::optional(rank);
+  }
+
+  Bits joined(const flatbuffers::Vector<std::uint64_t>& packed) {
+    Bits ranks = words(packed);  // there may be more ranks than a table has bits
+    ranks.for_each([&](int rank) { unpack_rank(rank, 0, size_); });
+    return ranks;
+  }
+
+  template <class T, class Packed>
+  std::vector<T> all(const flatbuffers::Vector<Offset<Packed>>& packed) {
+    take(packed.size() * sizeof(Offset<Packed>));
+    std::vector<T> items;
+    items.reserve(packed.size());
+    for (const Packed* item : packed) items.push_back(unpack(*item));
+    return items;
+  }
+
+  Header unpack(const wire::Header& packed) {
+    return {packed.exchange(),
+            packed.has_unknown(),
+            packed.has_expired(),
+            packed.has_stalled(),
+            optional_rank(packed.shutdown_rank()),
+            optional_rank(packed.thrower_rank()),
+            joined(*packed.joined()),
+            bits(*packed.own()),
+            bits(*packed.ready())};
+  }
+
+  TensorType unpack(const wire::TensorType& packed) {
+    return {unpack_enum(packed.dtype(), static_cast<DType>(kDTypeCount - 1), "dtype"),
+            numbers(*packed.shape())};
+  }
+
+  Request unpack(const wire::Request& packed) {
+    return {text(*packed.name()),
+            unpack_enum(packed.collective(), Collective::RemoveProcessSet, "operation"),
+            all<TensorType>(*packed.tensors()),
+            unpack_enum(packed.op(), ReduceOp::Custom, "reduction"),
+            text(*packed.custom()),
+            packed.prescale(),
+            packed.postscale(),
+            unpack_enum(packed.join_divisor(), JoinDivisor::Active, "join divisor"),
+            packed.root(),
+            unpack_enum(packed.device(), DeviceKind::Cuda, "device"),
+            text(*packed.compression()),
+            unpack_enum(packed.compression_scope(), CompressionScope::BetweenNodes,
+                        "compression scope"),
+            text(*packed.placement()),
+            numbers(*packed.rows()),
+            ranks(*packed.members(), kAnyRank),
+            packed.set_number(),
+            packed.fusible(),
+            text(*packed.purpose()),
+            text(*packed.invalid_reason())};
+  }
+
+  Report::Item unpack(const wire::Item& packed) {
+    Report::Item item;
+    if (packed.request() != nullptr) {
+      item.request = unpack(*packed.request());
+    } else {
+      item.bit = unpack_bit(packed.bit());
+    }
+    item.ranks = ranks(*packed.ranks());
+    if (item.ranks.empty()) reject("that reports a request of no rank");
+    item.expired_ranks = ranks(*packed.expired_ranks());
+    item.stalled = packed.stalled();
+    return item;
+  }
+
+  Verdict::Addition unpack(const wire::Addition& packed) {
+    return {unpack_bit(packed.bit()), unpack(*packed.request())};
+  }
+
+  Verdict::NameError unpack(const wire::NameError& packed) {
+    return {
+        text(*packed.name()),
+        {unpack_enum(packed.kind(), ErrorKind::Backend, "kind of error"), text(*packed.text())}};
+  }
+
+  Verdict::Stall unpack(const wire::Stall& packed) {
+    return {text(*packed.name()), ranks(*packed.waiting_ranks()), ranks(*packed.missing_ranks())};
+  }
+
+  std::string unpack(const flatbuffers::String& packed) { return text(packed); }
+
+  Report unpack(const wire::Report& packed) {
+    return {packed.exchange(), all<Report::Item>(*packed.items()), ranks(*packed.joined_ranks())};
+  }
+
+  Verdict unpack(const wire::Verdict& packed) {
+    Verdict verdict;
+    verdict.exchange = packed.exchange();
+    for (const int bit : numbers(*packed.evicted())) verdict.evicted.push_back(unpack_bit(bit));
+    verdict.added = all<Verdict::Addition>(*packed.added());
+    verdict.errors = all<Verdict::NameError>(*packed.errors());
+    verdict.stalls = all<Verdict::Stall>(*packed.stalls());
+    verdict.blocked = all<std::string>(*packed.blocked());
+    return verdict;
+  }
+
+  std::size_t bytes_left_;
+  const int size_;  // of the process set
+};
+
+}  // namespace
+
+WireMessage decode(const std::vector<std::byte>& bytes, int size_of_set) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  const std::string size = "of " + std::to_string(bytes.size()) + " bytes";
+  flatbuffers::Verifier preamble_verifier(data, bytes.size());
+  if (!preamble_verifier.VerifyBuffer<wire::Preamble>(wire::EnvelopeIdentifier())) {
+    reject(size + " is damaged, or none of Kolo's");
+  }
+  const std::uint32_t version = flatbuffers::GetRoot<wire::Preamble>(data)->version();
+  if (version != kWireVersion) {
+    reject(size + " has version " + std::to_string(version) + " of the format, this rank speaks " +
+           "version " + std::to_string(kWireVersion));
+  }
+  const auto max_tables = static_cast<flatbuffers::uoffset_t>(bytes.size() / kSmallestTable);
+  flatbuffers::Verifier verifier(data, bytes.size(), kMaxTableDepth, max_tables);
+  if (!wire::VerifyEnvelopeBuffer(verifier)) reject(size + " is damaged");
+  return Unpacker(bytes.size(), size_of_set).unpack(*wire::GetEnvelope(data));
 }
 
 }  // namespace kolo::runtime

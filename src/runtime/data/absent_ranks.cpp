@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/data/numbers.hpp"
+#include "runtime/data/data_path.hpp"
 #include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {

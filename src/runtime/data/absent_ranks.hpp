@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "kolo/task.hpp"
+#include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/data/reduction_items.hpp"
 #include "runtime/protocol/bits.hpp"
 
 /// Operations that run while some ranks have joined.

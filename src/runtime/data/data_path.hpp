@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +17,7 @@
 #include "kolo/config.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shared_window.hpp"
+#include "kolo/task.hpp"
 #include "ops/registry.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -77,5 +79,18 @@ struct DataPath {
   /// codec does not support, and for shared memory of a node whose ranks cannot share memory.
   void check(const Request& request) const;
 };
+
+/// Exchanges of small numbers among the ranks of a lane, such as row counts. Collective.
+
+/// Gathers the numbers of all ranks, equally many on each, in rank order.
+Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
+                    std::vector<std::size_t>& all);
+
+/// Sends the first rank's numbers to all ranks, in place.
+Task broadcast_numbers(const DataPath& path, std::vector<std::uint64_t>& numbers);
+
+/// Sends sent[r] to each rank r, and receives one number from each.
+Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
+                      std::vector<std::size_t>& received);
 
 }  // namespace kolo::runtime

@@ -10,8 +10,8 @@
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/absent_ranks.hpp"
+#include "runtime/data/data_path.hpp"
 #include "runtime/data/memory_overlap.hpp"
-#include "runtime/data/numbers.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -4,13 +4,284 @@
 #include <utility>
 #include <vector>
 
+#include "comm/gpu/gpu.hpp"
 #include "compression/registry.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
-#include "runtime/data/numbers.hpp"
+#include "runtime/data/data_path.hpp"
 
 namespace kolo::runtime {
+namespace {
+
+bool is_direct(ReduceOp op, const DeviceSituation& situation) {
+  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
+  return op == ReduceOp::Adasum ||
+         (situation.prefers_direct && is_sum && is_floating(situation.payload));
+}
+
+}  // namespace
+
+DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation) {
+  DevicePlan on_device;
+  on_device.is_direct = is_direct(request.op, situation);
+  const ops::ReductionPlan plan =
+      ops::plan_reduction(situation.payload, request.op, request.prescale, request.postscale,
+                          /*rank_ordered=*/on_device.is_direct, situation.size);
+  on_device.wire = plan.wire == DType::Int16 ? DType::Int32 : plan.wire;
+  on_device.before = plan.reduction.prescale;
+  on_device.after = plan.reduction.postscale;
+  on_device.divisor = plan.divisor;
+  on_device.reduction.op = plan.reduction.op;
+  on_device.is_staged = situation.needs_staging || on_device.wire != situation.dtype;
+  if (on_device.is_staged || on_device.is_direct) return on_device;
+  if (plan.reduction.op == ReduceOp::Sum && is_floating(on_device.wire)) {
+    const double factor =
+        std::exchange(on_device.before, 1.0) * std::exchange(on_device.after, 1.0);
+    (situation.ranks > 1 ? on_device.reduction.factor : on_device.after) = factor;
+  }
+  on_device.is_staged = on_device.before != 1.0;
+  return on_device;
+}
+
+namespace {
+
+/// Bytes of each piece's payloads.
+std::vector<std::size_t> bytes_of(const comm::DeviceCodec& codec,
+                                  std::span<const ops::Range> pieces) {
+  std::vector<std::size_t> bytes;
+  for (const ops::Range& piece : pieces) bytes.push_back(codec.run_bytes(piece.length));
+  return bytes;
+}
+
+float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
+
+}  // namespace
+
+Task CodedExchange::all_reduce(base::CodecFormat format, ReductionItem item, double scale) {
+  const DType dtype = item.type->dtype;
+  const std::vector<ops::Range> pieces =
+      ops::pieces_of(item.type->count(), path_.communicator.size(), format.block());
+  const ops::Range own = pieces[rank()];
+  const comm::DeviceCodec input{format};
+  const comm::DeviceCodec result{format, path_.communicator.size()};
+  const std::vector<std::size_t> result_bytes = bytes_of(result, pieces);
+  const std::size_t own_bytes = input.run_bytes(own.length);
+  const auto [sent, received, sum, gathered] =
+      path_.staging.take<4>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
+                             own.length * sizeof(float), sum_of(result_bytes)});
+  const Staging staging{sent, received, floats(sum)};
+  co_await contribute(format, item, pieces, staging);
+  combine(format, item, own, staging, nullptr);
+
+  std::vector<comm::CodedRun> decoded;
+  std::byte* own_result = nullptr;
+  std::byte* next = gathered;
+  for (std::size_t piece = 0; piece < pieces.size(); next += result_bytes[piece++]) {
+    if (piece == rank()) own_result = next;
+    decoded.push_back({.from = next,
+                       .to = item.memory->output + pieces[piece].begin * size_of(dtype),
+                       .count = pieces[piece].length});
+  }
+  float* const residual = item.memory->residual;
+  const comm::CodedRun encoded{.from = sum,
+                               .to = own_result,
+                               .count = own.length,
+                               .residual = residual == nullptr ? nullptr : residual + own.begin};
+  path_.gpu.encode(result, {&encoded, 1}, DType::Float32, path_.stream);
+  path_.traffic.add_round(sum_of(result_bytes));
+  path_.communicator.all_gather(own_result, gathered, result_bytes, DType::UInt8, path_.stream);
+  co_await path_.communicator;
+  path_.gpu.decode(result, decoded, dtype, scale, path_.stream);
+}
+
+Task CodedExchange::reduce_scatter(base::CodecFormat format, ReductionItem item,
+                                   std::span<const std::size_t> counts, double scale) {
+  const std::vector<ops::Range> pieces = ops::ranges_of(counts);
+  const ops::Range own = pieces[rank()];
+  const comm::DeviceCodec input{format};
+  const std::size_t own_bytes = input.run_bytes(own.length);
+  const auto [sent, received, sum] =
+      path_.staging.take<3>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
+                             own.length * sizeof(float)});
+  const Staging staging{sent, received, floats(sum)};
+  co_await contribute(format, item, pieces, staging);
+  float* const residual = item.memory->residual;
+  combine(format, item, own, staging, residual == nullptr ? nullptr : residual + own.begin);
+  const comm::DeviceRun scaled{sum, item.memory->output, own.length};
+  path_.gpu.convert({&scaled, 1}, {DType::Float32, item.type->dtype, scale}, path_.stream);
+}
+
+/// Step 1. A rank does not send its own piece.
+Task CodedExchange::contribute(base::CodecFormat format, ReductionItem item,
+                               std::span<const ops::Range> pieces, Staging staging) {
+  const comm::DeviceCodec codec{format};
+  std::vector<std::size_t> sent = bytes_of(codec, pieces);
+  std::vector<std::size_t> received(size(), sent[rank()]);
+  sent[rank()] = received[rank()] = 0;
+  std::vector<comm::CodedRun> runs;
+  std::byte* next = staging.sent;
+  for (std::size_t peer = 0; peer < size(); next += sent[peer++]) {
+    if (peer == rank()) continue;
+    const ops::Range piece = pieces[peer];
+    runs.push_back({.from = item.memory->input + piece.begin * size_of(item.type->dtype),
+                    .to = next,
+                    .count = piece.length,
+                    .residual = item.memory->residual == nullptr
+                                    ? nullptr
+                                    : item.memory->residual + piece.begin});
+  }
+  path_.gpu.encode(codec, runs, item.type->dtype, path_.stream);
+  path_.traffic.add_sent(sum_of(sent));
+  path_.communicator.all_to_all(staging.sent, sent, staging.received, received, DType::UInt8,
+                                path_.stream);
+  co_await path_.communicator;
+}
+
+/// Step 2.
+void CodedExchange::combine(base::CodecFormat format, ReductionItem item, ops::Range own,
+                            Staging staging, float* residual) {
+  path_.gpu.add_coded(format,
+                      {.payloads = staging.received,
+                       .ranks = path_.communicator.size(),
+                       .own = path_.communicator.rank(),
+                       .elements = item.memory->input + own.begin * size_of(item.type->dtype),
+                       .dtype = item.type->dtype,
+                       .count = own.length,
+                       .residual = residual},
+                      staging.sum, path_.stream);
+}
+
+namespace {
+
+// Keeps the pieces of aligned memory aligned.
+constexpr std::size_t kPieceBytes = 256;
+
+std::vector<std::size_t> lengths_of(const std::vector<ops::Range>& pieces) {
+  std::vector<std::size_t> lengths;
+  for (const ops::Range& piece : pieces) lengths.push_back(piece.length);
+  return lengths;
+}
+
+/// Calls `work(i, range)` for each item i that has elements in `own`, a range of all items'
+/// elements one after another.
+template <class Work>
+void for_each_part(std::span<const ReductionItem> items, ops::Range own, Work work) {
+  std::size_t item_begin = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::size_t item_end = item_begin + items[i].type->count();
+    const std::size_t begin = std::max(item_begin, own.begin);
+    const std::size_t end = std::min(item_end, own.begin + own.length);
+    if (begin < end) work(i, ops::Range{begin, end - begin});
+    item_begin = item_end;
+  }
+}
+
+double* numbers(std::byte* memory) { return reinterpret_cast<double*>(memory); }
+
+}  // namespace
+
+Task DeviceExchange::all_reduce(const DevicePlan& plan, std::span<const ReductionItem> items) {
+  const DType dtype = items.front().type->dtype;
+  const bool is_adasum = plan.reduction.op == ReduceOp::Adasum;
+  const std::size_t element = size_of(plan.wire);
+  const std::size_t count = count_of(items);
+  const std::vector<ops::Range> pieces =
+      ops::pieces_of(count, path_.communicator.size(), kPieceBytes / element);
+  const std::vector<std::size_t> counts = lengths_of(pieces);
+  const ops::Range own = pieces[rank()];
+  const std::size_t matrix = is_adasum ? size() * size() * sizeof(double) : 0;
+  const std::size_t parts = comm::dot_product_parts(path_.communicator.size());
+  const auto [received, packed, matrices, weights, partial] = path_.staging.take<5>(
+      {own.length * size() * element, plan.is_staged ? count * element : 0, items.size() * matrix,
+       items.size() * matrix / size(), parts * matrix});
+
+  const std::byte* input = items.front().memory->input;
+  std::byte* output = items.front().memory->output;
+  if (plan.is_staged) {
+    pack(path_, items, {dtype, plan.wire}, packed);
+    input = output = packed;
+  }
+  co_await contribute(input, counts, plan.wire, received);
+  std::byte* const result = output + own.begin * element;
+  const Piece piece{received, result, own};
+  if (is_adasum) {
+    co_await combine_adasum(plan, items, piece, {matrices, weights, partial});
+  } else {
+    add_up(plan, piece, own, nullptr);
+  }
+  path_.traffic.add_round(count * element);
+  path_.communicator.all_gather(result, output, counts, plan.wire, path_.stream);
+  co_await path_.communicator;
+  if (plan.is_staged) unpack(path_, packed, {plan.wire, dtype}, items);
+}
+
+Task DeviceExchange::reduce_scatter(const DevicePlan& plan, ReductionItem item,
+                                    std::span<const std::size_t> counts) {
+  const auto [type, memory] = item;
+  const std::size_t element = size_of(plan.wire);
+  const ops::Range own = ops::ranges_of(counts)[rank()];
+  const auto [received, packed, scattered] = path_.staging.take<3>(
+      {own.length * size() * element, plan.is_staged ? type->count() * element : 0,
+       plan.is_staged ? own.length * element : 0});
+  const std::byte* input = memory->input;
+  std::byte* result = memory->output;
+  if (plan.is_staged) {
+    pack(path_, {&item, 1}, {type->dtype, plan.wire}, packed);
+    input = packed;
+    result = scattered;
+  }
+  co_await contribute(input, counts, plan.wire, received);
+  add_up(plan, {received, result, own}, own, nullptr);
+  if (!plan.is_staged) co_return;
+  const comm::DeviceRun out{scattered, memory->output, own.length};
+  path_.gpu.convert({&out, 1}, {plan.wire, type->dtype}, path_.stream);
+}
+
+/// Step 1.
+Task DeviceExchange::contribute(const std::byte* from, std::span<const std::size_t> counts,
+                                DType wire, std::byte* received) {
+  path_.traffic.add_round(sum_of(counts) * size_of(wire));
+  const std::vector<std::size_t> lengths(size(), counts[rank()]);
+  path_.communicator.all_to_all(from, counts, received, lengths, wire, path_.stream);
+  co_await path_.communicator;
+}
+
+/// Step 2 of Adasum.
+Task DeviceExchange::combine_adasum(const DevicePlan& plan, std::span<const ReductionItem> items,
+                                    Piece piece, Products products) {
+  const std::size_t matrix = size() * size();
+  const std::size_t elements = items.size() * matrix;
+  double* const matrices = numbers(products.matrices);
+  double* const weights = numbers(products.weights);
+  path_.gpu.fill(products.matrices, elements, DType::Float64, comm::Scalar{}, path_.stream);
+  for_each_part(items, piece.own, [&](std::size_t i, ops::Range range) {
+    path_.gpu.multiply_all(vectors_of(plan, piece, range), matrices + i * matrix,
+                           numbers(products.partial), path_.stream);
+  });
+  path_.traffic.add_round(2 * elements * sizeof(double));
+  path_.communicator.all_reduce(matrices, matrices, elements, DType::Float64, {}, path_.stream);
+  co_await path_.communicator;
+  path_.gpu.weigh_adasum(matrices, static_cast<int>(items.size()), path_.communicator.size(),
+                         weights, path_.stream);
+  for_each_part(items, piece.own, [&](std::size_t i, ops::Range range) {
+    add_up(plan, piece, range, weights + i * size());
+  });
+}
+
+comm::DeviceVectors DeviceExchange::vectors_of(const DevicePlan& plan, Piece piece,
+                                               ops::Range range) const {
+  return {piece.received + (range.begin - piece.own.begin) * size_of(plan.wire), plan.wire,
+          range.length, piece.own.length, path_.communicator.size()};
+}
+
+void DeviceExchange::add_up(const DevicePlan& plan, Piece piece, ops::Range range,
+                            const double* weights) {
+  const std::size_t offset = (range.begin - piece.own.begin) * size_of(plan.wire);
+  path_.gpu.add_up(vectors_of(plan, piece, range), {plan.before, weights, plan.after},
+                   piece.result + offset, path_.stream);
+}
+
 namespace {
 
 constexpr std::string_view kDirect = "direct";

@@ -1,9 +1,36 @@
 #include "runtime/device/device_path.hpp"
 
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "kolo/error.hpp"
+
 namespace kolo::runtime {
+
+comm::Gpu& RankGpu::use(int index) {
+  const std::lock_guard lock(opening_);
+  if (gpu_ == nullptr) {
+    std::shared_ptr<comm::Gpu> opened = gpus_.open(index);
+    stream_ = opened->make_stream();
+    gpu_ = std::move(opened);
+  }
+  if (gpu_->index() == index) return *gpu_;
+  throw InvalidArgument("the tensor lies on cuda:" + std::to_string(index) +
+                        ", but this rank uses cuda:" + std::to_string(gpu_->index()) +
+                        " in this process set. A rank has one GPU: move the tensor there.");
+}
+
+int RankGpu::index() {
+  const std::lock_guard lock(opening_);
+  return gpu_ == nullptr ? local_rank_ % gpus_.count() : gpu_->index();
+}
+
+void RankGpu::release_stream() {
+  const std::lock_guard lock(opening_);
+  stream_.reset();
+}
 
 std::size_t sum_of(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});

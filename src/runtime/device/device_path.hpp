@@ -1,15 +1,169 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
-#include "runtime/data/reduction_items.hpp"
-#include "runtime/device/device_staging.hpp"
+#include "runtime/data/backend.hpp"
 
 namespace kolo::runtime {
+
+/// Reuses events of one kind, so that programs in a steady state create none. Any thread.
+class EventPool {
+ public:
+  using Make = std::shared_ptr<CUevent_st> (comm::Gpu::*)();
+  explicit EventPool(Make make) : make_(make) {}
+
+  /// Returns an event of `gpu`, which is the same GPU in every call. The event returns to the pool
+  /// when its last owner releases it; streams that already wait for it are not affected.
+  std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
+    std::shared_ptr<CUevent_st> event;
+    {
+      const std::lock_guard lock(free_->lock);
+      if (!free_->events.empty()) {
+        event = std::move(free_->events.back());
+        free_->events.pop_back();
+      }
+    }
+    if (event == nullptr) event = (gpu.*make_)();
+    CUevent_st* const handle = event.get();
+    return {handle, [event = std::move(event), free = free_](CUevent_st*) mutable {
+              const std::lock_guard lock(free->lock);
+              free->events.push_back(std::move(event));
+            }};
+  }
+
+ private:
+  struct Free {
+    std::mutex lock;
+    std::vector<std::shared_ptr<CUevent_st>> events;
+  };
+  Make make_;
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
+};
+
+/// Memory of a GPU that operations of one stream use one after another. A GPU frees memory only
+/// when it is idle, so nothing is freed in a steady state. Any thread.
+class ScratchPool {
+ public:
+  /// Returns at least `bytes` bytes. They return to the pool when their last owner releases them;
+  /// the stream orders their next use after this one.
+  std::shared_ptr<std::byte> take(comm::Gpu& gpu, std::size_t bytes) {
+    std::shared_ptr<std::byte> memory;
+    std::size_t size = bytes;
+    {
+      const std::lock_guard lock(free_->lock);
+      const auto found = free_->blocks.lower_bound(bytes);
+      // A small operation must not keep a large block.
+      if (found != free_->blocks.end() && found->first <= 2 * bytes) {
+        size = found->first;
+        memory = std::move(found->second);
+        free_->blocks.erase(found);
+      }
+    }
+    if (memory == nullptr) memory = gpu.allocate(bytes);
+    std::byte* const address = memory.get();
+    return {address, [memory = std::move(memory), size, free = free_](std::byte*) mutable {
+              const std::lock_guard lock(free->lock);
+              if (!free->is_closed) free->blocks.emplace(size, std::move(memory));
+            }};
+  }
+
+  /// Frees unused memory now, and the rest when it is returned.
+  void close() {
+    const std::lock_guard lock(free_->lock);
+    free_->is_closed = true;
+    free_->blocks.clear();
+  }
+
+ private:
+  struct Free {
+    std::mutex lock;
+    std::multimap<std::size_t, std::shared_ptr<std::byte>> blocks;
+    bool is_closed = false;
+  };
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
+};
+
+/// Scratch memory of a GPU for the operations of one stream. For the launching thread.
+class DeviceStaging {
+ public:
+  explicit DeviceStaging(comm::Gpu& gpu) : gpu_(gpu) {}
+
+  /// Returns places of these sizes in bytes, aligned for any kernel. Operations that were launched
+  /// before may still use the same memory.
+  template <std::size_t kPlaces>
+  std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) {
+    std::size_t total = 0;
+    for (const std::size_t size : sizes) total += rounded_up(size);
+    reserve(total);
+    std::array<std::byte*, kPlaces> places{};
+    std::byte* next = block_.get();
+    for (std::size_t i = 0; i < kPlaces; next += rounded_up(sizes[i++])) places[i] = next;
+    return places;
+  }
+
+  /// Owners of memory that larger blocks have replaced; keep them until everything launched so far
+  /// has completed.
+  std::vector<std::shared_ptr<void>> take_outgrown() { return std::exchange(outgrown_, {}); }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;
+
+  static std::size_t rounded_up(std::size_t size) {
+    return (size + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  /// Grows by half at least: slowly growing tensors must not need a new block each time.
+  void reserve(std::size_t bytes) {
+    if (bytes <= bytes_) return;
+    const std::size_t size = std::max(bytes, bytes_ + bytes_ / 2);
+    std::shared_ptr<std::byte> larger = gpu_.allocate(size);
+    if (block_ != nullptr) outgrown_.push_back(std::move(block_));
+    block_ = std::move(larger);
+    bytes_ = size;
+  }
+
+  comm::Gpu& gpu_;
+  std::shared_ptr<std::byte> block_;
+  std::size_t bytes_ = 0;
+  std::vector<std::shared_ptr<void>> outgrown_;
+};
+
+/// The one GPU that this rank uses in a process set, with the set's stream; opened on first use.
+class RankGpu {
+ public:
+  /// `gpus` outlives this.
+  RankGpu(comm::Gpus& gpus, int local_rank) : gpus_(gpus), local_rank_(local_rank) {}
+
+  /// Opens GPU `index`, unless it is open. Any thread.
+  /// @throws InvalidArgument if another GPU is open
+  /// @throws BackendError if there is no such GPU
+  comm::Gpu& use(int index);
+  /// The GPU that is open, else the default one: the `local_rank`-th, modulo their number. Any
+  /// thread.
+  int index();
+
+  /// Once it is open.
+  comm::Gpu& get() const { return *gpu_; }
+  comm::DeviceStream stream() const { return stream_.get(); }
+  void release_stream();
+
+ private:
+  comm::Gpus& gpus_;
+  const int local_rank_;
+  std::mutex opening_;
+  std::shared_ptr<comm::Gpu> gpu_;
+  std::shared_ptr<CUstream_st> stream_;  // made before anything else is done on the GPU
+};
 
 /// Estimates the bytes that a rank sends to other GPUs, which NCCL does not report: the average
 /// over the ranks of a ring.

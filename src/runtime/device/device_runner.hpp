@@ -1,28 +1,113 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/intentional_leak.hpp"
+#include "base/log.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/device/communicator_abort.hpp"
 #include "runtime/device/device_backend.hpp"
-#include "runtime/device/event_pool.hpp"
+#include "runtime/device/device_path.hpp"
 #include "runtime/device/launch_order.hpp"
-#include "runtime/device/launched_batches.hpp"
-#include "runtime/device/rank_gpu.hpp"
-#include "runtime/device/scratch_pool.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
+
+/// Aborts a communicator on a detached thread: NCCL may wait for a GPU or a peer that does not
+/// respond.
+class CommunicatorAbort {
+ public:
+  /// Call it once.
+  void begin(std::shared_ptr<comm::DeviceCommunicator> communicator,
+             const std::string& reason) noexcept {
+    begun_at_ = Clock::now();
+    *has_ended_ = false;
+    try {
+      std::thread([communicator, reason, has_ended = has_ended_] {
+        communicator->abort(reason);
+        *has_ended = true;
+      }).detach();
+    } catch (const std::exception& error) {
+      *has_ended_ = true;
+      KOLO_LOG(Error) << "abort on the GPU: " << error.what();
+      leak_intentionally(std::move(communicator));
+    }
+  }
+  /// Whether the abort is in progress and worth waiting for.
+  bool is_in_progress() const { return !*has_ended_ && Clock::now() < begun_at_ + kLongest; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kLongest{1};  // a slower abort ends with the process
+
+  Clock::time_point begun_at_{};
+  std::shared_ptr<std::atomic<bool>> has_ended_ = std::make_shared<std::atomic<bool>>(true);
+};
+
+/// Batches that were launched on a GPU, each kept until the GPU has finished it.
+///
+/// A separate thread queries the GPU. A query may block inside CUDA for as long as another thread
+/// of the program waits for the GPU, and must not block a thread that other ranks need.
+class LaunchedBatches {
+ public:
+  /// `began`, `done`: timers around the batch.
+  struct Batch {
+    std::shared_ptr<CUevent_st> began;
+    std::shared_ptr<CUevent_st> done;
+    std::shared_ptr<void> mark;  // for profilers
+    Operation::Clock::time_point give_up_at;
+    Operations operations;
+    std::vector<std::shared_ptr<void>> owners;  // of other memory
+  };
+
+  LaunchedBatches() = default;
+  LaunchedBatches(const LaunchedBatches&) = delete;  // its thread refers to it
+  LaunchedBatches& operator=(const LaunchedBatches&) = delete;
+  ~LaunchedBatches() { end(); }
+
+  /// All batches are on one GPU and one stream, added in the order of their launch.
+  void add(comm::Gpu& gpu, Batch batch);
+  /// Whether the GPU has finished all batches. Throws the error of a failed query.
+  bool empty();
+  /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
+  std::string overdue(Operation::Clock::time_point now);
+  /// Time that finished batches took on the GPU.
+  double seconds();
+  /// Ends the thread without waiting for batches.
+  void end();
+  /// Stops querying, without waiting for a query in progress: no more batches are released. The
+  /// object must then live as long as the process.
+  void abandon();
+
+ private:
+  void stop();
+  void release_ended(comm::Gpu& gpu);
+
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::deque<Batch> batches_;
+  double seconds_ = 0.0;
+  std::exception_ptr error_;
+  bool is_stopping_ = false;
+  std::thread thread_;  // from the first call of add() on
+};
 
 /// Runs a lane's batches on GPUs: launches them on its own stream, in the agreed order, without
 /// waiting for them. The stream waits for an operation's `ready` before its work, and records its

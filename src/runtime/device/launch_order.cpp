@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/intentional_leak.hpp"
-#include "runtime/data/numbers.hpp"
+#include "runtime/data/data_path.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -9,16 +9,42 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/device/launch_tickets.hpp"
 
 namespace kolo::runtime {
+
+/// Numbers the batches of all process sets, from 1 on. Not thread-safe.
+class LaunchTickets {
+ public:
+  using Numbers = std::vector<std::uint64_t>;
+
+  /// Numbers the next batch of a set.
+  ///
+  /// @param members the set's world ranks
+  /// @return for each member the number of its previous batch, after which it may launch this one
+  ///   (0: there is none); at the end the number of this batch
+  Numbers next(const Numbers& members) {
+    Numbers numbers;
+    ++last_;
+    for (const std::uint64_t member : members) {
+      numbers.push_back(std::exchange(last_of_rank_[member], last_));
+    }
+    numbers.push_back(last_);
+    return numbers;
+  }
+
+ private:
+  std::uint64_t last_ = 0;
+  std::unordered_map<std::uint64_t, std::uint64_t> last_of_rank_;
+};
 
 /// The common order in which process sets that overlap launch their batches on GPUs. A collective
 /// occupies its GPU until all its ranks have launched it, so two ranks that launch two collectives

@@ -1,11 +1,90 @@
 #include "runtime/lane/batch_executor.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
+#include "base/usual_floats.hpp"
+#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime {
+namespace {
+
+// A progress step costs about as much as a chunk, and waits between chunks are short.
+constexpr int kChunksPerStep = 16;
+
+}  // namespace
+
+void BatchQueue::push(Batch batch) {
+  batches_.push_back(std::move(batch));
+  ++begun_;
+}
+
+BatchQueue::Step BatchQueue::advance(int polls) {
+  Step step;
+  if (batches_.empty()) return step;
+  Progress progress = Progress::Done;
+  const UsualFloats floats;
+  try {
+    for (int chunks = 0; chunks < kChunksPerStep && polls > 0;) {
+      progress = batches_.front().task.poll();
+      if (progress == Progress::Done) break;
+      if (progress == Progress::Advanced) ++chunks;
+      if (progress == Progress::Waiting) --polls;
+      step.has_progressed |= progress == Progress::Advanced;
+    }
+  } catch (const AgreedFailure& agreed) {
+    progress = Progress::Done;
+    step.error = to_exception(agreed.failure);
+  }
+  if (progress != Progress::Done) return step;
+  step.has_progressed = true;
+  step.operations = std::move(batches_.front().operations);
+  batches_.pop_front();
+  ++ended_;
+  return step;
+}
+
+bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grace) {
+  if (batches_.empty()) return false;
+  Clock::time_point& deadline = batches_.front().deadline;
+  if (deadline == Clock::time_point::max() || now <= later(deadline, grace)) return false;
+  deadline = now;
+  return true;
+}
+
+std::deque<BatchQueue::Batch> BatchQueue::take_all() { return std::exchange(batches_, {}); }
+
+void LostBatches::add(Batches batches) {
+  std::move(batches.begin(), batches.end(), std::back_inserter(batches_));
+}
+
+LostBatches::Batches LostBatches::take_drained(Clock::time_point now) {
+  if (batches_.empty()) return {};
+  if (!since_) since_ = now;
+  if (!is_drained(now - *since_)) return {};
+  return std::exchange(batches_, {});
+}
+
+bool LostBatches::is_drained(Clock::duration waited) {
+  const Communicator::UnderWay under_way = path_.communicator->give_up_receives();
+  if (waited >= kMaxDrainTime) return true;
+  const std::vector<int> dead = world_.dead_peers();
+  const auto is_alive_rank = [&](int rank) { return is_alive(rank, dead); };
+  const bool is_all_received = waited >= kDeadRankDelay
+                                   ? std::ranges::none_of(under_way.from, is_alive_rank)
+                                   : under_way.from.empty();
+  return is_all_received && std::ranges::none_of(under_way.to, is_alive_rank);
+}
+
+/// As far as this rank knows.
+bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
+  const int in_world = path_.world_rank(rank);
+  return std::ranges::find(dead, in_world) == dead.end();
+}
+
 namespace {
 
 Task wait_for(BatchQueue::Place place) { co_await place; }

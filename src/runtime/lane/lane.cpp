@@ -1,22 +1,143 @@
 #include "runtime/lane/lane.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "base/current_exception.hpp"
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
-#include "base/rank_list.hpp"
+#include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane/backoff.hpp"
 
 namespace kolo::runtime {
+
+void TensorQueue::submit(std::shared_ptr<Operation> operation) {
+  const std::lock_guard lock(mutex_);
+  const Request& request = operation->request;
+  if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
+  if (!names_in_flight_.insert(request.name).second) {
+    throw InvalidArgument(about(describe(request)) +
+                          "an operation of this name is still in flight on this rank. Wait for "
+                          "it first, or use another name.");
+  }
+  operation->use = next_use_++;
+  incoming_.operations.push_back(std::move(operation));
+  ++in_flight_;
+}
+
+void TensorQueue::join(std::shared_ptr<Operation> operation) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) throw ShutdownError(about("join") + *stopped_);
+  if (std::exchange(has_joined_, true)) {
+    throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
+  }
+  operation->use = next_use_++;
+  incoming_.join = std::move(operation);
+  ++in_flight_;
+}
+
+std::string TensorQueue::about(const std::string& what) const {
+  return what + " on process set " + process_set_ + ": ";
+}
+
+void TensorQueue::await(std::uint64_t use) {
+  const std::lock_guard lock(mutex_);
+  incoming_.awaited.push_back(use);
+}
+
+void TensorQueue::leave(Leaving how) {
+  const std::lock_guard lock(mutex_);
+  if (!incoming_.leaving) incoming_.leaving = how;
+}
+
+void TensorQueue::stop(std::string why) {
+  const std::lock_guard lock(mutex_);
+  stopped_ = std::move(why);
+}
+
+std::string TensorQueue::next_name(std::string_view kind) {
+  const std::lock_guard lock(mutex_);
+  const std::string prefix(kind);
+  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
+}
+
+std::string TensorQueue::next_prefix(std::string_view kind) {
+  const std::string name = next_name(kind);
+  const std::lock_guard lock(mutex_);
+  return joins_ == 0 ? name : name + " since join " + std::to_string(joins_);
+}
+
+TensorQueue::Taken TensorQueue::take() {
+  const std::lock_guard lock(mutex_);
+  Taken taken;
+  taken.leaving = incoming_.leaving;  // stays set
+  std::swap(taken, incoming_);
+  return taken;
+}
+
+void TensorQueue::release(const Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  if (operation.role == OperationRole::Join) {
+    has_joined_ = false;
+    unnamed_.clear();  // ranks have made different calls; from here on they make the same again
+    ++joins_;
+  } else {
+    names_in_flight_.erase(operation.request.name);
+  }
+  --in_flight_;
+}
+
+namespace {
+
+constexpr auto kIdleSleep = std::chrono::milliseconds(50);
+constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
+constexpr auto kShortestIdlePause = std::chrono::milliseconds(1);
+constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
+
+}  // namespace
+
+ProgressThread::ProgressThread(Lane& lane) : lane_(lane), thread_([this] { loop(); }) {}
+
+ProgressThread::~ProgressThread() {
+  is_stopping_ = true;
+  lane_.wake_signal().notify();
+  thread_.join();
+}
+
+void ProgressThread::loop() {
+  // It never spins: computing threads share its cores, and a waiting caller makes progress itself.
+  Backoff backoff(Backoff::Duration{0});
+  bool was_notified = false;
+  auto pause = kShortestIdlePause;
+  while (!is_stopping_) {
+    if (lane_.try_progress()) {
+      backoff.reset();
+      pause = kShortestIdlePause;
+      was_notified = false;
+    } else if (lane_.needs_progress()) {
+      lane_.wake_signal().wait_for(backoff.next_pause());
+    } else if (was_notified) {
+      // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
+      // again. If they share a core, waking up costs more than a small operation does.
+      was_notified = lane_.wake_signal().sleep_for(pause);
+      pause = std::min(2 * pause, kLongestIdlePause);
+    } else {
+      was_notified =
+          lane_.wake_signal().wait_for(lane_.is_in_demand() ? kSleepInDemand : kIdleSleep);
+      if (!was_notified) pause = kShortestIdlePause;
+    }
+  }
+}
+
 namespace {
 
 // Waits between chunks are short, so a caller, which has nothing else to do, polls several times
@@ -460,6 +581,62 @@ void Lane::publish_end(const std::string& how) {
   }
   if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
     control_->publish_lost({rank(), how});
+}
+
+namespace {
+
+// Peers check for losses at least once in 50 ms. mpirun ends them soon after this process has
+// ended, so they get time to read and print the text first.
+constexpr auto kTimeToPrint = std::chrono::milliseconds(400);
+
+struct Registered {
+  std::mutex lock;
+  std::vector<std::shared_ptr<Lane>> lanes;
+  std::terminate_handler previous = nullptr;
+};
+
+Registered& registered() {
+  static auto* const instance = new Registered;  // outlives static destructors, which may terminate
+  return *instance;
+}
+
+std::string describe_current_exception() {
+  if (std::current_exception() == nullptr) return "called std::terminate";
+  return "ended with an uncaught exception: " + text_of_current_exception();
+}
+
+/// False in a forked child, whose end concerns its parent only.
+bool any_is_in_creator_process(const std::vector<std::shared_ptr<Lane>>& lanes) {
+  return std::ranges::any_of(lanes, [](const auto& lane) { return lane->is_in_creator_process(); });
+}
+
+[[noreturn]] void send_final_message_and_terminate() {
+  const std::string how = describe_current_exception();
+  Registered& all = registered();
+  const std::unique_lock lock(all.lock, std::try_to_lock);
+  if (lock.owns_lock() && any_is_in_creator_process(all.lanes)) {
+    // Log first: once the peers know and end, mpirun may end this process at any moment.
+    KOLO_LOG(Error) << how;
+    for (const auto& lane : all.lanes) lane->publish_end(how);
+    std::this_thread::sleep_for(kTimeToPrint);
+  }
+  if (all.previous != nullptr) all.previous();
+  std::abort();
+}
+
+}  // namespace
+
+void register_for_final_message(std::shared_ptr<Lane> lane) {
+  Registered& all = registered();
+  const std::lock_guard lock(all.lock);
+  if (all.previous == nullptr) all.previous = std::set_terminate(send_final_message_and_terminate);
+  all.lanes.push_back(std::move(lane));
+}
+
+void unregister_from_final_message(const std::shared_ptr<Lane>& lane) {
+  Registered& all = registered();
+  const std::lock_guard lock(all.lock);
+  std::erase(all.lanes, lane);
 }
 
 }  // namespace kolo::runtime

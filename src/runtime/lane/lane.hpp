@@ -9,23 +9,155 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/creator_process.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
-#include "ops/steps/node_places.hpp"
+#include "ops/steps/nodes.hpp"
 #include "runtime/control/control_plane.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
-#include "runtime/lane/owned_mutex.hpp"
-#include "runtime/lane/progress_thread.hpp"
-#include "runtime/lane/tensor_queue.hpp"
-#include "runtime/lane/wake_signal.hpp"
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
+
+/// A mutex that knows whether the calling thread holds it.
+class OwnedMutex {
+ public:
+  void lock() {
+    mutex_.lock();
+    owner_ = std::this_thread::get_id();
+  }
+  bool try_lock() {
+    const bool is_locked = mutex_.try_lock();
+    if (is_locked) owner_ = std::this_thread::get_id();
+    return is_locked;
+  }
+  void unlock() {
+    owner_ = std::thread::id();
+    mutex_.unlock();
+  }
+  bool is_mine() const { return owner_ == std::this_thread::get_id(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
+};
+
+/// Lets one thread sleep until another notifies it. A thread that is notified while awake does not
+/// fall asleep at its next wait. Repeated notifications cost one atomic exchange each.
+class WakeSignal {
+ public:
+  void notify() {
+    if (is_notified_.exchange(true) || ignores_notifications_) return;
+    const std::lock_guard lock(mutex_);
+    notified_.notify_one();
+  }
+
+  /// Sleeps until notified, for `duration` at most; true if notified.
+  bool wait_for(std::chrono::nanoseconds duration) {
+    std::unique_lock lock(mutex_);
+    notified_.wait_for(lock, duration, [&] { return is_notified_.load(); });
+    return is_notified_.exchange(false);
+  }
+
+  /// Sleeps for `duration`, notified or not; true if notified.
+  bool sleep_for(std::chrono::nanoseconds duration) {
+    ignores_notifications_ = true;
+    std::this_thread::sleep_for(duration);
+    ignores_notifications_ = false;
+    return is_notified_.exchange(false);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable notified_;
+  std::atomic<bool> is_notified_{false};
+  std::atomic<bool> ignores_notifications_{false};
+};
+
+/// Holds submissions of any thread to a lane until the next progress step takes them, and tracks
+/// what is in flight.
+class TensorQueue {
+ public:
+  explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
+
+  /// Throws InvalidArgument if an operation of that name is in flight, ShutdownError after
+  /// `stop`.
+  void submit(std::shared_ptr<Operation> operation);
+  /// Throws InvalidArgument if a join is in flight, ShutdownError after `stop`.
+  void join(std::shared_ptr<Operation> operation);
+  /// A caller waits for the operation.
+  void await(std::uint64_t use);
+  /// This rank wants to leave the set.
+  void leave(Leaving how);
+  /// From now on submissions fail; `why` completes "process set world: ".
+  void stop(std::string why);
+
+  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
+  std::string next_name(std::string_view kind);
+  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
+  std::string next_prefix(std::string_view kind);
+
+  struct Taken {
+    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
+    std::shared_ptr<Operation> join;                     ///< comes after `operations`; null: none
+    std::vector<std::uint64_t> awaited;
+    std::optional<Leaving> leaving;
+  };
+  /// Removes and returns everything submitted since the previous call.
+  Taken take();
+
+  /// The operation or join has ended: its name may be reused.
+  void release(const Operation& operation);
+  /// Operations and joins between `submit` and `release`.
+  std::int64_t in_flight() const { return in_flight_.load(); }
+
+ private:
+  std::string about(const std::string& what) const;
+
+  const std::string process_set_;
+  std::mutex mutex_;
+  Taken incoming_;
+  bool has_joined_ = false;  // a join is in flight
+  std::unordered_set<std::string> names_in_flight_;
+  std::unordered_map<std::string, std::uint64_t> unnamed_;
+  std::uint64_t joins_ = 0;  // that have ended, the same on all ranks
+  std::uint64_t next_use_ = 1;
+  std::optional<std::string> stopped_;  // why
+  std::atomic<std::int64_t> in_flight_{0};
+};
+
+class Lane;
+
+/// The background thread of a lane: makes progress while no caller does, and sleeps while there is
+/// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks, and
+/// one per millisecond while such requests arrive.
+///
+/// Every lane has its own thread: functions that the program runs inside an operation
+/// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
+class ProgressThread {
+ public:
+  /// `lane` outlives it.
+  explicit ProgressThread(Lane& lane);
+  /// Ends the thread after its current step; from then on only callers make progress.
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;  // its thread refers to it
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+ private:
+  void loop();
+
+  Lane& lane_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;
+};
 
 /// The engine of one process set on this rank: its queue of submissions, its control plane and its
 /// batches, independent of all other lanes.
@@ -201,5 +333,11 @@ class Lane {
   std::mutex thread_lock_;
   std::unique_ptr<ProgressThread> thread_;  // the last member: uses the others
 };
+
+/// Registers a lane whose peers learn why this process ends. With the first lane a terminate
+/// handler is installed: on an uncaught exception it sends the exception's text to the peers of all
+/// registered lanes, then calls the previous handler.
+void register_for_final_message(std::shared_ptr<Lane> lane);
+void unregister_from_final_message(const std::shared_ptr<Lane>& lane);
 
 }  // namespace kolo::runtime

@@ -9,8 +9,8 @@
 
 #include "base/deadline.hpp"
 #include "base/log.hpp"
-#include "base/rank_list.hpp"
-#include "comm/messaging_thread.hpp"
+#include "base/text.hpp"
+#include "comm/deferred_communicator.hpp"
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "runtime/control/agree_on_start.hpp"

@@ -5,9 +5,50 @@
 #include <string>
 #include <vector>
 
-#include "runtime/protocol/header.hpp"
+#include "runtime/protocol/bits.hpp"
 
 namespace kolo::runtime {
+
+/// How a rank shuts down.
+enum class Leaving : std::uint8_t {
+  InOrder,
+  ByException,  ///< one that leaves the scope of its Runtime
+};
+
+/// The message of one rank, or of several ranks merged, in one exchange. Merging is associative and
+/// commutative, so headers reduce over a tree in any order.
+struct Header {
+  static constexpr int kMaxBits = 8192;  ///< the most that a header can show and a table can hold
+
+  std::uint64_t exchange = 0;
+  bool has_unknown = false;          ///< NEW: some rank has an unknown request pending
+  bool has_expired = false;          ///< EXPIRED: some rank has a request whose deadline passed
+  bool has_stalled = false;          ///< STALLED: some rank asks which ranks it waits for
+  std::optional<int> shutdown_rank;  ///< SHUTDOWN: the highest rank that shuts down
+  std::optional<int> thrower_rank;   ///< the highest that does so because of an exception
+  Bits joined;                       ///< JOINED: the ranks that have joined
+  Bits own;                          ///< pending on some rank, known and not expired
+  Bits ready;                        ///< runnable by every rank: pending there, or it has joined
+
+  /// Adds the header of another rank, or of a subtree, of the same exchange.
+  void merge(const Header& other);
+
+  bool operator==(const Header&) const = default;
+};
+
+/// A tree over the ranks with rank 0 as root, in which a rank has at most `width` children. The
+/// children of rank r are width·r + 1 … width·r + width. A star if width ≥ size - 1.
+struct Tree {
+  std::optional<int> parent;  ///< none: this rank is the root
+  std::vector<int> children;
+
+  Tree(int rank, int size, int width) {
+    if (rank > 0) parent = (rank - 1) / width;
+    for (int child = width * rank + 1; child <= width * rank + width && child < size; ++child) {
+      children.push_back(child);
+    }
+  }
+};
 
 /// Exchanges headers, wake-up requests and losses between the ranks of a process set.
 /// Ranks count within the set. No call blocks.

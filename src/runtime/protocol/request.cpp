@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "base/exact_text.hpp"
+#include "base/text.hpp"
 
 namespace kolo::runtime {
 namespace {

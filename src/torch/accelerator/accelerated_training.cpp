@@ -11,7 +11,7 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/optimizer/training_engine.hpp"
 #include "torch/tensors/agreement.hpp"
 #include "torch/tensors/deferred.hpp"

@@ -8,7 +8,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/sample_generator.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/accelerator/accelerated_training.hpp"
 #include "torch/accelerator/batch_plan.hpp"
 #include "torch/accelerator/device.hpp"

@@ -4,7 +4,7 @@
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/checkpoint/printable.hpp"
 
 namespace kolo::tensors {

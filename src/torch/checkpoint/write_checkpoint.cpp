@@ -10,7 +10,7 @@
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/checkpoint/checkpoint_folder.hpp"
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_writer.hpp"

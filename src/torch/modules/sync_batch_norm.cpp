@@ -8,7 +8,7 @@
 #include <torch/nn/functional/batchnorm.h>
 
 #include "kolo/error.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/modules/batch_moments.hpp"
 #include "torch/modules/batch_normalization.hpp"
 #include "torch/tensors/plain_arithmetic.hpp"

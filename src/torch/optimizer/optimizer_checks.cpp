@@ -7,7 +7,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "base/exact_text.hpp"
+#include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/local_steps.hpp"

@@ -11,7 +11,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/StringUtil.h>
 
-#include "base/exact_text.hpp"
+#include "base/text.hpp"
 #include "torch/tensors/deferred.hpp"
 
 namespace kolo::tensors {

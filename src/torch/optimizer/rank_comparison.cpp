@@ -3,7 +3,7 @@
 #include <array>
 #include <bit>
 
-#include "base/exact_text.hpp"
+#include "base/text.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 #include "torch/optimizer/optimizer_facts.hpp"
 

@@ -20,7 +20,7 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/optimizer/compression_checks.hpp"
 #include "torch/optimizer/full_parameters.hpp"
 #include "torch/optimizer/optimizer_checks.hpp"

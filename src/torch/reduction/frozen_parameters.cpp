@@ -4,7 +4,7 @@
 #include <limits>
 #include <unordered_map>
 
-#include "comm/shared_segment.hpp"
+#include "comm/shared_memory.hpp"
 #include "torch/buckets/bucket_plan.hpp"
 #include "torch/sharding/parameter_memory.hpp"
 #include "torch/tensors/parameter_storage.hpp"

@@ -9,7 +9,7 @@
 
 #include <ATen/ops/zeros.h>
 
-#include "comm/shared_segment.hpp"
+#include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/sharding/operator_watch.hpp"

@@ -1,6 +1,6 @@
 #include <string>
 
-#include "comm/joined_mapping.hpp"
+#include "comm/shared_memory.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "torch/sharding/parameter_memory.hpp"

@@ -7,10 +7,10 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/StorageImpl.h>
 
-#include "base/current_exception.hpp"
+#include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/tensors/parameter_storage.hpp"
 #include "torch/tensors/program_stream.hpp"
 #include "torch/tensors/storage_access.hpp"

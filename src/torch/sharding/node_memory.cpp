@@ -5,10 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/joined_mapping.hpp"
-#include "comm/shared_segment.hpp"
+#include "comm/shared_memory.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/tensors/agreement.hpp"
 

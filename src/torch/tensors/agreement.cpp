@@ -7,7 +7,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "base/current_exception.hpp"
+#include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
 

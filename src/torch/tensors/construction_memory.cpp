@@ -11,7 +11,7 @@
 
 #include "base/held_signal.hpp"
 #include "comm/file_descriptor.hpp"
-#include "comm/shared_segment.hpp"
+#include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::tensors {

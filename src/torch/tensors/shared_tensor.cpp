@@ -7,7 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "kolo/shared_buffer.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/tensors/tensor_memory.hpp"
 
 namespace kolo {

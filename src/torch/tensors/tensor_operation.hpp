@@ -11,7 +11,7 @@
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/torch/tensor_handle.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "torch/tensors/program_stream.hpp"
 
 /// Common parts of the collectives on tensors: they work on contiguous, detached tensors, and copy

@@ -10,7 +10,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "runtime/api/submit.hpp"
+#include "runtime/api/collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/join_expectations.hpp"
 #include "runtime/runtimes.hpp"

@@ -1,5 +1,3 @@
-#include "runtime/control/control_mailbox.hpp"
-
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -13,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "runtime/control/control_plane.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::control_mailbox_test {

@@ -1,5 +1,3 @@
-#include "runtime/control/loss_watch.hpp"
-
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,6 +8,7 @@
 
 #include "ops/registry.hpp"
 #include "runtime/control/header_exchanges.hpp"
+#include "runtime/control/heartbeats.hpp"
 #include "support/fake_world/fake_network.hpp"
 #include "support/fake_world/fake_world.hpp"
 

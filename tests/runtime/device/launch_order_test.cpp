@@ -17,7 +17,6 @@
 #include "ops/registry.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/deaths.hpp"
-#include "runtime/device/launch_tickets.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::launch_order_test {

@@ -1,5 +1,3 @@
-#include "runtime/lane/batch_queue.hpp"
-
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -10,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "runtime/lane/batch_executor.hpp"
 #include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime::batch_queue_test {

@@ -1,5 +1,3 @@
-#include "runtime/lane/lost_batches.hpp"
-
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -9,6 +7,7 @@
 
 #include "kolo/task.hpp"
 #include "ops/registry.hpp"
+#include "runtime/lane/batch_executor.hpp"
 
 namespace kolo::runtime::lost_batches_test {
 

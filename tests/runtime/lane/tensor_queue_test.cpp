@@ -1,5 +1,3 @@
-#include "runtime/lane/tensor_queue.hpp"
-
 #include <memory>
 #include <set>
 #include <string>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "runtime/lane/lane.hpp"
 
 namespace kolo::runtime::tensor_queue_test {
 

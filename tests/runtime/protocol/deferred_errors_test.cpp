@@ -1,8 +1,8 @@
-#include "runtime/protocol/deferred_errors.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "runtime/protocol/coordinator.hpp"
 
 namespace kolo::runtime::deferred_errors_test {
 

@@ -1,9 +1,9 @@
-#include "runtime/protocol/header.hpp"
-
 #include <algorithm>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime::header_test {
 

@@ -1,10 +1,10 @@
-#include "runtime/protocol/recurrence.hpp"
-
 #include <cstdint>
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "runtime/protocol/history.hpp"
 
 namespace kolo::runtime::recurrence_test {
 

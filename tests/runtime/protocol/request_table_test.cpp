@@ -1,8 +1,8 @@
-#include "runtime/protocol/request_table.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "runtime/protocol/negotiation.hpp"
 
 namespace kolo::runtime::request_table_test {
 

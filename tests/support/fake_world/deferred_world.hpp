@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "comm/deferred_communicator.hpp"
-#include "comm/messaging_thread.hpp"
 #include "comm/world.hpp"
 
 namespace kolo::test {

@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "comm/cores.hpp"
 #include "comm/message_bounds.hpp"
+#include "comm/topology.hpp"
 #include "kolo/error.hpp"
 #include "support/fake_world/fake_network.hpp"
 #include "support/gpu/fake_gpu.hpp"

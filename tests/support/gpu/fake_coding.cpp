@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/convert.hpp"
-#include "compression/codecs.hpp"
+#include "compression/registry.hpp"
 #include "ops/steps/coded_pieces.hpp"
 
 namespace kolo::test {

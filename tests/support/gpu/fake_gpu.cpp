@@ -10,7 +10,7 @@
 
 #include "comm/gpu/broadcast_value.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels/adasum_weights.hpp"
+#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
 #include "ops/kernels/coded_table.hpp"
 #include "support/gpu/fake_arithmetic.hpp"

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace kolo {
+
+/// Formats `value` with enough digits that different values have different texts.
+inline std::string exact_text(double value) {
+  std::ostringstream text;
+  text.precision(17);
+  text << value;
+  return text.str();
+}
+
+/// Names ranks in an error text: "rank 3", "ranks 0 and 2", "ranks 0, 2 and 5".
+inline std::string list_ranks(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+/// The same for ranks of a process set; names their world ranks, which `members` lists.
+inline std::string list_world_ranks(std::vector<int> ranks, std::span<const int> members) {
+  for (int& rank : ranks) rank = members[static_cast<std::size_t>(rank)];
+  return list_ranks(ranks);
+}
+
+/// The text of the exception that is being handled. Programs may throw anything.
+inline std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+}  // namespace kolo

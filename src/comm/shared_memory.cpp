@@ -1,0 +1,242 @@
+#include "comm/shared_memory.hpp"
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <string>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "base/held_signal.hpp"
+#include "base/intentional_leak.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw BackendError(what + ": " + std::strerror(error));
+}
+
+[[noreturn]] void refuse(const std::string& path) {
+  throw BackendError(path +
+                     " is not the segment of that rank. Ranks that share memory must run in "
+                     "one PID namespace");
+}
+
+struct stat status_of(const FileDescriptor& file) {
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) fail("fstat of shared memory", errno);
+  return status;
+}
+
+}  // namespace
+
+// --- mappings ---
+
+Mapping::Mapping(int fd, std::size_t size_bytes) : size_bytes_(size_bytes) {
+  memory_ = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory_ == MAP_FAILED) fail("mmap " + std::to_string(size_bytes) + " bytes", errno);
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : memory_(std::exchange(other.memory_, MAP_FAILED)), size_bytes_(other.size_bytes_) {}
+
+Mapping::~Mapping() {
+  if (memory_ != MAP_FAILED) ::munmap(memory_, size_bytes_);
+}
+
+void Mapping::leave_out_of_core_dumps() const { ::madvise(memory_, size_bytes_, MADV_DONTDUMP); }
+
+// --- segments ---
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+NewSegment make_segment(std::size_t size_bytes) {
+  NewSegment segment{FileDescriptor(::open("/dev/shm", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC,
+                                           S_IRUSR | S_IWUSR)),
+                     {}};
+  const FileDescriptor& file = segment.file;
+  if (!file.is_open()) fail("open a file without a name in /dev/shm", errno);
+  const HeldSignal too_large(SIGXFSZ);
+  int error = 0;
+  do {
+    error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(size_bytes));
+  } while (error == EINTR);
+  if (error != 0) {
+    fail("cannot reserve " + std::to_string(size_bytes) + " bytes of shared memory (/dev/shm)",
+         error);
+  }
+
+  const struct stat status = status_of(file);
+  SegmentAddress& address = segment.address;
+  address = {::getpid(), file.get(), status.st_dev, status.st_ino, size_bytes, {}};
+  constexpr ::ssize_t kKeyBytes = sizeof address.key;
+  if (::getrandom(address.key.data(), kKeyBytes, 0) != kKeyBytes ||
+      ::pwrite(file.get(), address.key.data(), kKeyBytes, NewSegment::kKeyOffset) != kKeyBytes) {
+    fail("write the key of shared memory", errno);
+  }
+  return segment;
+}
+
+Mapping open_segment(const SegmentAddress& address) {
+  const std::string path =
+      "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.fd);
+  // The path may lead to anything: opening must not block on a pipe or acquire a terminal.
+  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.is_open()) fail("open " + path, errno);
+  const struct stat status = status_of(file);
+  const bool is_same_file = status.st_dev == address.device && status.st_ino == address.inode &&
+                            static_cast<std::uint64_t>(status.st_size) == address.size_bytes;
+  if (!is_same_file) refuse(path);
+  Mapping mapping(file.get(), address.size_bytes);
+  // Device and inode numbers may coincide on another machine that was mistaken for this one.
+  const std::byte* const key = mapping.data() + NewSegment::kKeyOffset;
+  if (std::memcmp(key, address.key.data(), sizeof address.key) != 0) refuse(path);
+  return mapping;
+}
+
+JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts)
+    : size_bytes_(size_bytes),
+      memory_(::mmap(nullptr, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                     -1, 0)) {
+  if (memory_ == MAP_FAILED) {
+    throw BackendError("reserve " + std::to_string(size_bytes) +
+                       " bytes of addresses: " + std::strerror(errno));
+  }
+  for (const Part& part : parts) {
+    // With an old size of 0, mremap maps the pages of a shared mapping once more.
+    void* const mapped = ::mremap(part.memory, 0, part.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                                  data() + part.offset);
+    if (mapped == MAP_FAILED) {
+      const int error = errno;
+      ::munmap(memory_, size_bytes_);
+      throw BackendError("map " + std::to_string(part.size_bytes) +
+                         " bytes of shared memory once more: " + std::strerror(error));
+    }
+  }
+}
+
+JoinedMapping::~JoinedMapping() { ::munmap(memory_, size_bytes_); }
+
+namespace {
+
+/// The address of a rank's segment, or the reason why there is none.
+struct Notice {
+  SegmentAddress segment;
+  std::array<char, 240> failure{};  // empty: success
+
+  void fail(const std::string& text) { text.copy(failure.data(), failure.size() - 1); }
+  bool has_failed() const { return failure[0] != '\0'; }
+};
+
+/// Runs `step` and records its failure, which becomes the error of every rank.
+template <class Step>
+void attempt(Notice& own, Step step) {
+  try {
+    step();
+  } catch (const BackendError& error) {
+    own.fail(error.what());
+  }
+}
+
+/// Call it before reserving memory: the kernel would kill processes rather than refuse the last
+/// pages.
+void require_memory(std::size_t size_bytes, int ranks) {
+  struct sysinfo machine{};
+  if (::sysinfo(&machine) != 0) return;
+  const std::uint64_t total =
+      (std::uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+  if (size_bytes <= total / static_cast<std::uint64_t>(ranks)) return;
+  throw BackendError(std::to_string(size_bytes) + " bytes of shared memory for each of " +
+                     std::to_string(ranks) + " ranks exceed this machine's " +
+                     std::to_string(total) + " bytes");
+}
+
+std::vector<Mapping> map_all(const std::vector<Notice>& all, int rank) {
+  std::vector<Mapping> mappings;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    mappings.push_back(open_segment(all[i].segment));
+    // A rank's core dump holds only its own segment; otherwise n dumps would hold n copies of each.
+    if (i != static_cast<std::size_t>(rank)) mappings.back().leave_out_of_core_dumps();
+  }
+  return mappings;
+}
+
+/// Gathers every rank's notice, in rank order.
+Task exchange(Communicator& communicator, int tag, const Notice& own, std::vector<Notice>& all) {
+  all.assign(static_cast<std::size_t>(communicator.size()), Notice{});
+  Outgoing<Notice> outgoing(own);
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < communicator.size(); ++peer) {
+    transfers.push_back(communicator.receive(
+        std::as_writable_bytes(std::span(&all[static_cast<std::size_t>(peer)], 1)), peer, tag));
+    transfers.push_back(communicator.send(outgoing.bytes(), peer, tag));
+  }
+  for (Transfer& transfer : transfers) co_await transfer;
+  outgoing.set_left();
+}
+
+std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
+                                          std::vector<Mapping> mappings) {
+  std::vector<SharedWindow::Segment> segments;
+  for (const Mapping& mapping : mappings) {
+    // The counter and the key have a separate page, so that the usable memory is page-aligned.
+    segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
+                        {mapping.data() + page_bytes(), segment_bytes}});
+  }
+  return std::make_shared<SharedWindow>(
+      rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
+}
+
+/// Throws on every rank if any rank has failed, with the text of the first such rank.
+void require_success(const std::vector<Notice>& all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].has_failed()) {
+      throw BackendError("shared memory on rank " + std::to_string(rank) +
+                         " of the set: " + std::string(all[rank].failure.data()));
+    }
+  }
+}
+
+}  // namespace
+
+Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
+                       std::shared_ptr<SharedWindow>& window) {
+  const std::size_t page = page_bytes();
+  const std::size_t size_bytes = page + (segment_bytes + page - 1) / page * page;
+  Notice own;
+  NewSegment segment;
+  attempt(own, [&] {
+    if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
+    require_memory(size_bytes, communicator.size());
+    segment = make_segment(size_bytes);
+    own.segment = segment.address;
+  });
+
+  std::vector<Notice> all;
+  co_await exchange(communicator, tag, own, all);
+  require_success(all);
+  std::vector<Mapping> mappings;
+  attempt(own, [&] { map_all(all, communicator.rank()).swap(mappings); });
+
+  // A rank may close its descriptor only after all have mapped it, and succeeds only if all do.
+  co_await exchange(communicator, tag, own, all);
+  require_success(all);
+  window = make_window(communicator.rank(), segment_bytes, std::move(mappings));
+}
+
+}  // namespace kolo::comm
