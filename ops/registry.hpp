@@ -17,7 +17,8 @@ class Registry {
   Registry();
 
   /// Adds a user's algorithm; its name must outlive the registry. Names are per collective. Throws
-  /// InvalidArgument for a name that is taken, empty or has a comma, or an algorithm that cannot run.
+  /// InvalidArgument for a name that is taken, is empty or has a comma, or an algorithm that cannot
+  /// run.
   void add(const Algorithm& algorithm);
 
   /// Throws InvalidArgument, naming the choices, if there is none of that name. The reference is

@@ -11,8 +11,9 @@ namespace kolo {
 /// All settings of Kolo, read from the environment when a Runtime starts. All must be
 /// equal on all ranks but `log_level`.
 ///
-/// Each field but `tuning` is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md describes them; it
-/// is generated from the table in src/base/config.cpp, which holds their help, units and ranges.
+/// Each field but `tuning` is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md
+/// describes them; it is generated from the table in src/base/config.cpp, which holds their help,
+/// units and ranges.
 /// Durations are written "250ms", "10s", "5min"; sizes "64MB" (powers of 1024) or in bytes;
 /// switches "on" or "off".
 struct Config {
