@@ -57,9 +57,10 @@ install(FILES "${PROJECT_BINARY_DIR}/koloConfig.cmake"
         DESTINATION "${package_install_dir}" COMPONENT core)
 install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT core
         PATTERN include/kolo/torch EXCLUDE
+        PATTERN include/kolo/extras EXCLUDE
         PATTERN include/kolo/kolo.hpp EXCLUDE)
 if(TARGET kolo::kolo)
-  install(DIRECTORY include/kolo/torch DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
+  install(DIRECTORY include/kolo/torch include/kolo/extras DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
           COMPONENT torch)
   install(FILES include/kolo/kolo.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
           COMPONENT torch)

@@ -9,7 +9,6 @@
 
 #include "kolo/algorithm.hpp"
 #include "kolo/collectives.hpp"
-#include "kolo/combine.hpp"
 #include "kolo/runtime.hpp"
 
 namespace {

@@ -10,9 +10,11 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh"}
 # Headers of other projects that only one level may include.
 FOREIGN = [
-    (re.compile(r"(torch|ATen|c10|caffe2)/"), "torch"),
-    (re.compile(r"(mpi|nccl)\.h$"), "comm"),
+    (re.compile(r"(torch|ATen|c10|caffe2)/"), ("train", "extras", "torch")),
+    (re.compile(r"(mpi|nccl)\.h$"), ("comm",)),
 ]
+# Of include/kolo/.
+LEVEL_OF_FOLDER = {"torch": "train", "extras": "extras"}
 
 
 class Layers:
@@ -41,7 +43,8 @@ class Layers:
 
     def level_of_header_named(self, name):
         """The level of a public header, named relative to include/kolo; None if it has none."""
-        return "torch" if name.startswith("torch/") else self.level_of_header.get(name)
+        first = name.partition("/")[0]
+        return LEVEL_OF_FOLDER.get(first) or self.level_of_header.get(name)
 
     def target_level(self, delimiter, included):
         """The level of an included header of Kolo; None for other headers."""
@@ -74,7 +77,7 @@ class Layers:
             level, top = self.level_of(path), path.parts[0]
             for delimiter, included in INCLUDE.findall(file.read_text()):
                 target = self.target_level(delimiter, included)
-                owner = next((level for pattern, level in FOREIGN if pattern.match(included)), None)
+                owners = next((levels for pattern, levels in FOREIGN if pattern.match(included)), ())
                 if ".." in included.split("/"):
                     yield f"{path} includes {included}: name it from its level's folder on"
                 elif target and target not in self.allowed.get(level, ()):
@@ -82,8 +85,8 @@ class Layers:
                 elif target == level and delimiter == '"' and top != "include" and (
                         not included.startswith("kolo/") and self.crosses_groups(path, included)):
                     yield f"{path} includes {included}, which its group may not"
-                elif not target and owner and level != owner:
-                    yield f"{path} ({level}) includes {included}, which only {owner} may"
+                elif not target and owners and level not in owners:
+                    yield f"{path} ({level}) includes {included}, which only {owners[0]} may"
                 elif top == "include" and delimiter == '"' and not included.startswith("kolo/"):
                     yield f"{path} is public but includes {included}, which is not installed"
 
@@ -103,7 +106,7 @@ class LayersTest(unittest.TestCase):
             root = pathlib.Path(folder)
             table = root / "layers.txt"
             table.write_text("base: error.hpp\ncomm < base:\nops < base comm: algorithm.hpp\n"
-                             "compression < base:\ntorch < base comm ops:\n"
+                             "compression < base:\ntrain < base comm ops:\n"
                              "ops/kernels:\nops/steps < ops/kernels:\n")
             files = {"include/kolo/error.hpp": "", "include/kolo/algorithm.hpp": "", **files}
             for name, text in files.items():
@@ -121,11 +124,11 @@ class LayersTest(unittest.TestCase):
             ("include/kolo/error.hpp", '#include "base/a.hpp"', "is not installed"),
             ("include/kolo/new.hpp", "", "new.hpp: not in layers.txt"),
             ("src/comm/a.cpp", '#include "../base/a.hpp"', "name it from"),
-            ("ops/a.cu", "#include <ATen/core/Tensor.h>", "which only torch may"),
-            ("ops/a.cpp", '#include "torch/torch.h"', "which only torch may"),
-            ("ops/a.cpp", '#include "torch/hooks.hpp"', "(torch)"),
-            ("ops/a.cpp", '#include "kolo/torch/hook.hpp"', "(torch)"),
-            ("include/kolo/error.hpp", "#include <kolo/torch/hook.hpp>", "(torch)"),
+            ("ops/a.cu", "#include <ATen/core/Tensor.h>", "which only train may"),
+            ("ops/a.cpp", '#include "torch/torch.h"', "which only train may"),
+            ("ops/a.cpp", '#include "train/hooks.hpp"', "(train)"),
+            ("ops/a.cpp", '#include "kolo/torch/hook.hpp"', "(train)"),
+            ("include/kolo/error.hpp", "#include <kolo/torch/hook.hpp>", "(train)"),
             ("ops/a.cpp", "#include <mpi.h>", "which only comm may"),
             ("ops/steps/a.cpp", '#include "ops/select.hpp"', "its group may not"),
             ("ops/kernels/a.cpp", '#include "ops/steps/share.hpp"', "its group may not"),
@@ -134,7 +137,7 @@ class LayersTest(unittest.TestCase):
             with self.subTest(name=name, text=text):
                 extra = {"src/comm/world.hpp": "", "src/base/a.hpp": "", "ops/select.hpp": "",
                          "ops/steps/share.hpp": "", "ops/kernels/sum.hpp": "",
-                         "src/torch/hooks.hpp": ""}
+                         "src/train/hooks.hpp": ""}
                 found = self.violations_of({**extra, name: text})
                 self.assertEqual(len(found), 1, found)
                 self.assertIn(expected, found[0])
@@ -144,7 +147,7 @@ class LayersTest(unittest.TestCase):
             "src/base/a.cpp": '#include "base/b.hpp"\n#include <vector>\n#include "kolo/error.hpp"',
             "src/base/b.hpp": "",
             "src/comm/a.cpp": '#include <mpi.h>\n#include "base/b.hpp"',
-            "src/torch/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
+            "src/train/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
             "include/kolo/torch/hook.hpp":
                 '#include <ATen/core/Tensor.h>\n#include "kolo/error.hpp"',
             "include/kolo/algorithm.hpp": '#include "kolo/error.hpp"',

@@ -8,7 +8,7 @@
 
 #include "bench/workload/workload.hpp"
 #include "common/command_line.hpp"
-#include "kolo/device.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace bench {
 

@@ -6,8 +6,8 @@
 #include <CLI/Validators.hpp>
 
 #include "common/exit.hpp"
-#include "kolo/device.hpp"
 #include "kolo/shard.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace examples {
 

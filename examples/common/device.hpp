@@ -2,7 +2,7 @@
 
 #include <c10/core/Device.h>
 
-#include "kolo/device.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace examples {
 

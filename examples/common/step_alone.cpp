@@ -1,12 +1,12 @@
 #include "common/step_alone.hpp"
 
-#include "torch/wrapped/fused_step.hpp"
+#include "train/wrapped/fused_step.hpp"
 
 namespace examples {
 
 void step_alone(torch::optim::Optimizer& optimizer, bool fused) {
   if (fused) {
-    kolo::tensors::fused_step(optimizer);
+    kolo::train::fused_step(optimizer);
   } else {
     optimizer.step();
   }

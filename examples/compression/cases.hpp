@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "compression/options.hpp"
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "kolo/torch/power_sgd.hpp"
 
 namespace compression {
 

@@ -14,8 +14,8 @@
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"
 #include "gpt/training.hpp"
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "kolo/torch/power_sgd.hpp"
 
 namespace compression {
 

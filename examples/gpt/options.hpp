@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/command_line.hpp"
-#include "kolo/device.hpp"
 #include "kolo/shard.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace gpt {
 

@@ -16,8 +16,8 @@
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"
+#include "kolo/extras/progress_bar.hpp"
 #include "kolo/runtime.hpp"
-#include "kolo/torch/progress_bar.hpp"
 
 namespace gpt {
 namespace {

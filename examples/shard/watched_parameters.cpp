@@ -7,14 +7,14 @@
 #include <ATen/ops/empty.h>
 
 #include "kolo/runtime.hpp"
-#include "torch/sharding/gathered_units.hpp"
-#include "torch/sharding/operator_watch.hpp"
-#include "torch/tensors/parameter_storage.hpp"
+#include "train/sharding/gathered_units.hpp"
+#include "train/sharding/operator_watch.hpp"
+#include "train/tensors/parameter_storage.hpp"
 
 namespace shard {
 
 void watch_parameters(const torch::nn::Module& model) {
-  using kolo::tensors::GatheredUnits;
+  using kolo::train::GatheredUnits;
   GatheredUnits::Part part{.shard = at::empty({0}), .begin = 0, .members = {}};
   auto& memory = *new std::vector<at::DataPtr>;  // never freed, as storages refer to it
   for (const at::Tensor& parameter : model.parameters()) {
@@ -23,14 +23,14 @@ void watch_parameters(const torch::nn::Module& model) {
   }
   const auto units = std::make_shared<GatheredUnits>(
       std::vector<GatheredUnits::Unit>{{"parameters", {part}}},
-      kolo::tensors::UnitSlots(1, 0, c10::Device(c10::kCPU)),
+      kolo::train::UnitSlots(1, 0, c10::Device(c10::kCPU)),
       kolo::OperationOptions{.process_set = &kolo::Runtime::current().world()}, "watched",
-      std::make_shared<kolo::tensors::UnitCalls>("watched"));
+      std::make_shared<kolo::train::UnitCalls>("watched"));
   units->pause(true);
   for (std::size_t i = 0; i < memory.size(); ++i) {
-    kolo::tensors::bind_storage(part.members[i].storage, memory[i].get());
+    kolo::train::bind_storage(part.members[i].storage, memory[i].get());
   }
-  kolo::tensors::watch_operators(units);
+  kolo::train::watch_operators(units);
 }
 
 }  // namespace shard

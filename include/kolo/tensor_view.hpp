@@ -2,14 +2,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
-#include "kolo/device.hpp"
 #include "kolo/dtype.hpp"
 
-#pragma GCC visibility push(default)
 namespace kolo {
 
+#pragma GCC visibility push(default)
+/// Kinds of memory. The values are part of the control protocol: append only.
+enum class DeviceKind : std::uint8_t { Cpu, Cuda };
+
+constexpr std::string_view name_of(DeviceKind kind) {
+  return kind == DeviceKind::Cpu ? "cpu" : "cuda";
+}
+
+struct Device {
+  DeviceKind kind = DeviceKind::Cpu;
+  int index = 0;  ///< always 0 for the CPU
+
+  bool operator==(const Device&) const = default;
+};
+#pragma GCC visibility pop
+
+#pragma GCC visibility push(default)
 /// A non-owning view of a tensor in contiguous, row-major memory.
 struct TensorView {
   void* data = nullptr;
@@ -24,6 +40,6 @@ struct TensorView {
   }
   std::size_t size_bytes() const { return count() * size_of(dtype); }
 };
+#pragma GCC visibility pop
 
 }  // namespace kolo
-#pragma GCC visibility pop

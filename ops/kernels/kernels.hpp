@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kolo/combine.hpp"
+#include "kolo/algorithm.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
 #include "ops/kernels/pieces.hpp"

@@ -22,12 +22,12 @@
 namespace kolo::fuzz {
 namespace {
 
-using tensors::bytes_of;
-using tensors::CheckpointIndex;
-using tensors::elements_of;
-using tensors::encode_index;
-using tensors::parse_index;
-using tensors::require_whole;
+using train::bytes_of;
+using train::CheckpointIndex;
+using train::elements_of;
+using train::encode_index;
+using train::parse_index;
+using train::require_whole;
 
 constexpr std::size_t kLargestGrowth = 512;  // of JSON: "[0,0," takes a node for every other byte
 constexpr std::size_t kConstant = 1 << 14;

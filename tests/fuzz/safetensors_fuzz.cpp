@@ -27,13 +27,13 @@
 namespace kolo::fuzz {
 namespace {
 
-using tensors::bytes_of;
-using tensors::elements_of;
-using tensors::encode_safetensors_header;
-using tensors::parse_safetensors_header;
-using tensors::SafetensorsHeader;
-using tensors::SafetensorsReader;
-using tensors::SafetensorsTensor;
+using train::bytes_of;
+using train::elements_of;
+using train::encode_safetensors_header;
+using train::parse_safetensors_header;
+using train::SafetensorsHeader;
+using train::SafetensorsReader;
+using train::SafetensorsTensor;
 
 constexpr std::size_t kLargestGrowth = 512;
 constexpr std::size_t kConstant = 1 << 14;

@@ -12,7 +12,7 @@
 #include "gpu/cuda_tensor_place.hpp"
 #include "gpu/skip_without_gpu.hpp"
 #include "gpu/thread_worlds.hpp"
-#include "kolo/combine.hpp"
+#include "kolo/algorithm.hpp"
 #include "support/gpu/thread_gpus.hpp"
 
 namespace kolo::test {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gpu/thread_worlds.hpp"
-#include "kolo/combine.hpp"
+#include "kolo/algorithm.hpp"
 #include "support/gpu/fake_gpu.hpp"
 #include "support/gpu/thread_gpus.hpp"
 

@@ -1,26 +1,17 @@
 # Tests of the training layer. Paths are those of tests/CMakeLists.txt, which includes this file.
 
-# The parts of the training layer that need no LibTorch.
-kolo_add_test(training_parts_test
-  SOURCES
-    torch/reduction/arrivals_test.cpp
-    torch/buckets/bucket_plan_test.cpp
-    torch/optimizer/step_command_test.cpp
-    torch/power_sgd/orthonormal_test.cpp
-    torch/reduction/step_phase_test.cpp
-    torch/sharding/unit_plan_test.cpp
-    torch/sharding/use_order_test.cpp
-    "${PROJECT_SOURCE_DIR}/src/torch/buckets/arrival_order.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/buckets/bucket_plan.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/optimizer/step_command.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/power_sgd/orthonormal.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/reduction/arrivals.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/reduction/step_phase.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/sharding/unit_plan.cpp"
-    "${PROJECT_SOURCE_DIR}/src/torch/sharding/use_order.cpp"
-  LIBRARIES nlohmann_json::nlohmann_json
-  ONE_THREAD)
 if(TARGET kolo)
+  kolo_add_test(training_parts_test
+    SOURCES
+      torch/buckets/bucket_plan_test.cpp
+      torch/optimizer/step_command_test.cpp
+      torch/power_sgd/orthonormal_test.cpp
+      torch/reduction/arrivals_test.cpp
+      torch/reduction/step_phase_test.cpp
+      torch/sharding/unit_plan_test.cpp
+      torch/sharding/use_order_test.cpp
+    LIBRARIES kolo nlohmann_json::nlohmann_json
+    ONE_THREAD)
   add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
   kolo_configure_target(bfloat16_rounding)
   kolo_internal_includes(bfloat16_rounding)
@@ -45,6 +36,37 @@ if(TARGET kolo)
     LIBRARIES kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
+      torch/optimizer/complex_parameters_test.cpp
+      torch/optimizer/distributed_optimizer_test.cpp
+      torch/optimizer/dropped_gradients_test.cpp
+      torch/optimizer/grad_scaler_misuse_test.cpp
+      torch/optimizer/grad_scaler_steps_test.cpp
+      torch/optimizer/grad_scaler_test.cpp
+      torch/optimizer/long_parameter_test.cpp
+      torch/optimizer/optimizer_join_test.cpp
+      torch/optimizer/optimizer_options_test.cpp
+      torch/optimizer/optimizer_overlap_test.cpp
+      torch/optimizer/optimizer_parameters_test.cpp
+      torch/optimizer/optimizer_sparse_test.cpp
+      torch/optimizer/optimizer_steps_test.cpp
+      torch/optimizer/training_report_test.cpp
+      torch/sharding/checkpointed_models_test.cpp
+      torch/sharding/frozen_checkpoints_test.cpp
+      torch/sharding/frozen_parameters_test.cpp
+      torch/sharding/full_sharding_test.cpp
+      torch/sharding/gathered_frozen_test.cpp
+      torch/sharding/gathered_units_test.cpp
+      torch/sharding/node_slots_test.cpp
+      torch/sharding/precision_test.cpp
+      torch/sharding/released_parameters_test.cpp
+      torch/sharding/sharded_guards_test.cpp
+      torch/sharding/sharded_memory_test.cpp
+      torch/sharding/sharded_optimizer_test.cpp
+      torch/sharding/sharded_ranks_test.cpp
+      torch/sharding/sharded_training_test.cpp
+      torch/sharding/sharded_traps_test.cpp
+      torch/sharding/unit_policy_test.cpp
+      torch/sharding/wrapped_step_test.cpp
       torch/tensors/activation_checkpoint_errors_test.cpp
       torch/tensors/activation_checkpoint_test.cpp
       torch/tensors/autocast_test.cpp
@@ -53,52 +75,21 @@ if(TARGET kolo)
       torch/tensors/complex_test.cpp
       torch/tensors/deferred_test.cpp
       torch/tensors/model_dtype_test.cpp
-      torch/training/checkpoint_damage.cpp
-      torch/training/checkpoint_files_test.cpp
-      torch/training/damaged_training_test.cpp
-      torch/optimizer/complex_parameters_test.cpp
-      torch/optimizer/distributed_optimizer_test.cpp
-      torch/training/forged_checkpoint_test.cpp
-      torch/training/odd_tensors_test.cpp
-      torch/wrapped/fused_test.cpp
-      torch/optimizer/grad_scaler_misuse_test.cpp
-      torch/optimizer/grad_scaler_steps_test.cpp
-      torch/optimizer/grad_scaler_test.cpp
-      torch/optimizer/long_parameter_test.cpp
-      torch/wrapped/option_sync_test.cpp
-      torch/optimizer/optimizer_join_test.cpp
-      torch/optimizer/optimizer_options_test.cpp
-      torch/optimizer/optimizer_overlap_test.cpp
-      torch/optimizer/optimizer_parameters_test.cpp
-      torch/optimizer/optimizer_sparse_test.cpp
-      torch/optimizer/optimizer_steps_test.cpp
       torch/tensors/parameter_sync_test.cpp
+      torch/tensors/reductions_async_test.cpp
       torch/tensors/reductions_test.cpp
       torch/tensors/rows_test.cpp
-      torch/sharding/sharded_guards_test.cpp
-      torch/sharding/sharded_memory_test.cpp
-      torch/sharding/sharded_optimizer_test.cpp
-      torch/sharding/sharded_ranks_test.cpp
-      torch/sharding/sharded_training_test.cpp
-      torch/sharding/wrapped_step_test.cpp
-      torch/sharding/frozen_checkpoints_test.cpp
-      torch/sharding/frozen_parameters_test.cpp
-      torch/sharding/precision_test.cpp
-      torch/sharding/full_sharding_test.cpp
-      torch/sharding/gathered_frozen_test.cpp
-      torch/sharding/gathered_units_test.cpp
-      torch/sharding/node_slots_test.cpp
-      torch/sharding/released_parameters_test.cpp
-      torch/sharding/unit_policy_test.cpp
-      torch/sharding/checkpointed_models_test.cpp
-      torch/sharding/sharded_traps_test.cpp
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp
       torch/tensors/tensor_errors_test.cpp
+      torch/training/checkpoint_damage.cpp
+      torch/training/checkpoint_files_test.cpp
+      torch/training/damaged_training_test.cpp
+      torch/training/forged_checkpoint_test.cpp
+      torch/training/odd_tensors_test.cpp
       torch/training/training_checkpoint_test.cpp
-      torch/optimizer/training_report_test.cpp
-      torch/optimizer/dropped_gradients_test.cpp
-      torch/tensors/reductions_async_test.cpp
+      torch/wrapped/fused_test.cpp
+      torch/wrapped/option_sync_test.cpp
     RANKS 2
     TIMEOUT 900
     LIBRARIES kolo)

@@ -7,7 +7,7 @@
 
 #include "bench/cases/case.hpp"
 #include "bench/ranks/gpu_description.hpp"
-#include "kolo/device.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace bench {
 

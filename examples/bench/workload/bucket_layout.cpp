@@ -2,18 +2,18 @@
 
 #include <numeric>
 
-#include "torch/buckets/bucket_plan.hpp"
+#include "train/gradients/bucket_plan.hpp"
 
 namespace bench {
 
 BucketLayout plan_buckets(const Workload& gradients) {
-  using namespace kolo::tensors;
+  using namespace kolo::train;
   std::vector<PlannedParameter> parameters;
   for (const std::size_t count : gradients.counts) parameters.push_back({count, gradients.dtype});
   std::vector<std::size_t> order(parameters.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const BucketPlan plan =
-      kolo::tensors::plan_buckets(parameters, order, default_bucket_bytes(parameters));
+      kolo::train::plan_buckets(parameters, order, default_bucket_bytes(parameters));
   BucketLayout layout;
   layout.buckets.size_bytes = plan.size_bytes;
   layout.gradients.size_bytes = plan.size_bytes;

@@ -9,7 +9,7 @@
 
 #pragma GCC visibility push(default)
 namespace kolo {
-namespace tensors {
+namespace train {
 
 using TensorFunction =
     std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
@@ -26,7 +26,7 @@ auto result_of(Function& function, const Inputs& inputs) {
   }
 }
 
-}  // namespace tensors
+}  // namespace train
 
 /// Calls a function and keeps only its inputs and results; backward() calls it again to recompute
 /// the activations in between. This saves memory at the price of a second forward pass. Like
@@ -55,7 +55,7 @@ auto result_of(Function& function, const Inputs& inputs) {
 template <class Function, class Inputs = std::vector<at::Tensor>>
 auto checkpoint(Function function, const Inputs& inputs) {
   using Tensors = std::vector<at::Tensor>;
-  using Result = decltype(tensors::result_of(function, inputs));
+  using Result = decltype(train::result_of(function, inputs));
   constexpr bool kTakesOne = std::is_same_v<Inputs, at::Tensor>;
   constexpr bool kReturnsOne = std::is_same_v<Result, at::Tensor>;
   static_assert((kTakesOne || std::is_same_v<Inputs, Tensors>) &&
@@ -64,14 +64,14 @@ auto checkpoint(Function function, const Inputs& inputs) {
   auto call = [function = std::move(function)](const Tensors& given) mutable -> Tensors {
     const auto results = [&] {
       if constexpr (kTakesOne) {
-        return tensors::result_of(function, given.front());
+        return train::result_of(function, given.front());
       } else {
-        return tensors::result_of(function, given);
+        return train::result_of(function, given);
       }
     };
     return Tensors{results()};
   };
-  Tensors results = tensors::checkpoint(std::move(call), Tensors{inputs});
+  Tensors results = train::checkpoint(std::move(call), Tensors{inputs});
   if constexpr (kReturnsOne) {
     return std::move(results.front());
   } else {

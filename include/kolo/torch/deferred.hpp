@@ -10,10 +10,10 @@
 
 #pragma GCC visibility push(default)
 namespace kolo {
-namespace tensors {
+namespace train {
 /// Runs `construct`, which returns the new module. See kolo::deferred.
 void construct_deferred(const std::function<const torch::nn::Module&()>& construct);
-}  // namespace tensors
+}  // namespace train
 
 /// Constructs a model whose parameters exist only on the first rank of each node, until an
 /// optimizer over them is wrapped.
@@ -45,14 +45,14 @@ template <class Net, class... Args>
 auto deferred(Args&&... args) {
   if constexpr (std::is_base_of_v<torch::nn::Module, Net>) {
     std::shared_ptr<Net> made;
-    tensors::construct_deferred([&]() -> const torch::nn::Module& {
+    train::construct_deferred([&]() -> const torch::nn::Module& {
       made = std::make_shared<Net>(std::forward<Args>(args)...);
       return *made;
     });
     return made;
   } else {
     std::optional<Net> made;  // holders need not have a default constructor
-    tensors::construct_deferred([&]() -> const torch::nn::Module& {
+    train::construct_deferred([&]() -> const torch::nn::Module& {
       made.emplace(std::forward<Args>(args)...);
       return *made->ptr();
     });

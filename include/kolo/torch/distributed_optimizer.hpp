@@ -20,10 +20,10 @@
 #include "kolo/torch/distributed_optimizer_options.hpp"
 #include "kolo/torch/training_report.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 class AcceleratedTraining;
 class TrainingEngine;
-}  // namespace kolo::tensors
+}  // namespace kolo::train
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -352,10 +352,10 @@ class DistributedOptimizer : public torch::optim::Optimizer {
                        const NamedParameters& buffers, Options options, const std::string& problem);
 
   torch::optim::Optimizer& wrapped_;
-  friend class GradScaler;                    // acts between backward() and step()
-  friend class tensors::AcceleratedTraining;  // the program may drop the gradients of its passes
+  friend class GradScaler;                  // acts between backward() and step()
+  friend class train::AcceleratedTraining;  // the program may drop the gradients of its passes
   std::unique_ptr<torch::optim::Optimizer> owned_;
-  std::unique_ptr<tensors::TrainingEngine> engine_;
+  std::unique_ptr<train::TrainingEngine> engine_;
 };
 
 }  // namespace kolo

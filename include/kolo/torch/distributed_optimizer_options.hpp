@@ -12,8 +12,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/shard.hpp"
-#include "kolo/torch/module_filter.hpp"
-#include "kolo/torch/parameter_filter.hpp"
+#include "kolo/torch/filters.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

@@ -3,7 +3,7 @@
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
-#include "kolo/torch/module_filter.hpp"
+#include "kolo/torch/filters.hpp"
 
 #pragma GCC visibility push(default)
 namespace kolo {

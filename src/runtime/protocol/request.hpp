@@ -10,9 +10,9 @@
 
 #include "kolo/algorithm.hpp"
 #include "kolo/compression.hpp"
-#include "kolo/device.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/reduction.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace kolo::runtime {
 

@@ -6,7 +6,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 struct BlockChecksums::State {
   State() { XXH3_64bits_reset(&xxh3); }
@@ -41,4 +41,4 @@ void BlockChecksums::end_block() {
   filled_ = 0;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

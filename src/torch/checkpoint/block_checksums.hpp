@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Bytes of each block of a shard file's data that has a checksum; the last block may be shorter.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
@@ -35,4 +35,4 @@ class BlockChecksums {
   std::vector<std::uint64_t> checksums_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -7,7 +7,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/block_checksums.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 std::int64_t block_bytes(const CheckpointIndex::File& file, std::int64_t block) {
@@ -70,4 +70,4 @@ void BlockReader::read_block(std::int64_t block, void* target) const {
                         ": their checksum differs");
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -8,7 +8,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/file_reader.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Reads a shard file's data in blocks and verifies their checksums. Throws InvalidArgument, naming
 /// the file, if it is missing, has another size or is damaged; BackendError if the system cannot
@@ -31,4 +31,4 @@ class BlockReader {
   std::vector<std::byte> block_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -12,7 +12,7 @@
 #include "torch/checkpoint/safetensors_files.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 /// The name of the newest checkpoint in `path`; empty if `path` is a checkpoint itself.
@@ -132,4 +132,4 @@ BlockReader& Checkpoint::open(std::size_t file) const {
   return *reader_;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

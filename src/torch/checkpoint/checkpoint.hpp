@@ -18,7 +18,7 @@
 #include "torch/checkpoint/folder_lock.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Whether a folder is a checkpoint, or has one. Throws BackendError if it cannot be listed.
 bool has_checkpoint(const std::filesystem::path& folder);
@@ -68,4 +68,4 @@ class Checkpoint {
   mutable std::unique_ptr<BlockReader> reader_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -12,7 +12,7 @@
 #include "torch/checkpoint/file_error.hpp"
 #include "torch/checkpoint/folders.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::string_view kCheckpoint = "checkpoint-";
@@ -116,4 +116,4 @@ void remove_leftovers(const std::filesystem::path& folder) {
   }
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -13,7 +13,7 @@
 /// before it removes files from it, so that its owner can no longer publish it.
 ///
 /// All functions throw BackendError, which names path and cause.
-namespace kolo::tensors {
+namespace kolo::train {
 
 std::filesystem::path checkpoint_name(std::int64_t number);
 /// The numbers of all checkpoints there, ascending.
@@ -32,4 +32,4 @@ void remove_retired(const std::filesystem::path& folder, const std::string& file
 /// Removes all unfinished and retired checkpoints in `folder`.
 void remove_leftovers(const std::filesystem::path& folder);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -11,7 +11,7 @@
 #include "torch/checkpoint/safetensors_header.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 using Json = nlohmann::json;
@@ -227,4 +227,4 @@ void require_tensor(const CheckpointIndex& index, const std::filesystem::path& p
                         path.string() + ", but " + text_of(dtype, shape) + " in the program");
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

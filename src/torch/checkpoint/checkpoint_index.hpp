@@ -11,7 +11,7 @@
 
 #include "kolo/dtype.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 inline constexpr std::string_view kIndexName = "index.json";
 /// Far more than any checkpoint needs, and little enough to read into memory.
@@ -64,4 +64,4 @@ void require_whole(const CheckpointIndex& index);
 void require_tensor(const CheckpointIndex& index, const std::filesystem::path& path,
                     const std::string& name, DType dtype, const std::vector<std::int64_t>& shape);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

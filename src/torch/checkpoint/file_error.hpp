@@ -7,7 +7,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Throws BackendError for the system call that has just failed: "cannot write '/x': No space
 /// left".
@@ -16,4 +16,4 @@ namespace kolo::tensors {
   throw BackendError("cannot " + action + " '" + path.string() + "': " + std::strerror(error));
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

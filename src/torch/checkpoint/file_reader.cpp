@@ -8,7 +8,7 @@
 
 #include "torch/checkpoint/file_error.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 FileReader::FileReader(std::filesystem::path path)
     : path_(std::move(path)),
@@ -40,4 +40,4 @@ void FileReader::read(std::int64_t offset, std::int64_t bytes, void* target) con
   }
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

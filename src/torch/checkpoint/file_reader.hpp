@@ -5,7 +5,7 @@
 
 #include "comm/file_descriptor.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Reads from any offset of a file. Throws InvalidArgument if the file is missing or ends too
 /// early, BackendError if the system cannot read it; both name the file.
@@ -23,4 +23,4 @@ class FileReader {
   std::int64_t size_ = 0;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

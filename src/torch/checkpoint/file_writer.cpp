@@ -9,7 +9,7 @@
 #include "base/held_signal.hpp"
 #include "torch/checkpoint/file_error.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{128} << 10;
@@ -72,4 +72,4 @@ void FileWriter::write_out(const std::byte* data, std::size_t bytes) {
   flushing_ = written_;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -7,7 +7,7 @@
 
 #include "comm/file_descriptor.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Writes a new file from start to end. Large pieces are written directly from their memory, small
 /// ones are buffered. Flushing starts with the first pieces, so that the disk stays busy. Throws
@@ -32,4 +32,4 @@ class FileWriter {
   std::int64_t flushing_ = 0;     // how many of them the system was told to flush
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

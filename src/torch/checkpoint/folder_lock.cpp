@@ -18,7 +18,7 @@
 #include "torch/checkpoint/file_error.hpp"
 #include "torch/checkpoint/printable.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -159,4 +159,4 @@ FolderLock::~FolderLock() {
   ::flock(file_.get(), LOCK_UN);
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

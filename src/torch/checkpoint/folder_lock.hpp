@@ -5,7 +5,7 @@
 
 #include "comm/file_descriptor.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 inline constexpr const char* kLockName = ".lock";
 
@@ -40,4 +40,4 @@ class FolderLock {
   bool saves_ = false;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -8,7 +8,7 @@
 #include "comm/file_descriptor.hpp"
 #include "torch/checkpoint/file_error.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr mode_t kAll = 0777;  // minus the umask
@@ -53,4 +53,4 @@ void remove_tree(const std::filesystem::path& path) {
   if (error) throw_file_error("remove", path, error.value());
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Changes to folders that survive a crash. All throw BackendError naming the folder and the cause.
 
@@ -16,4 +16,4 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 /// Removes a file, or a folder with its contents.
 void remove_tree(const std::filesystem::path& path);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -14,7 +14,7 @@
 /// Parses untrusted JSON. nlohmann::json itself accepts duplicate keys, recurses once per level of
 /// nesting when it copies or prints a value, and converts fractions, negative numbers and booleans
 /// to counts.
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Throws InvalidArgument for duplicate keys and for values that are nested too deeply, and the
 /// library's own exceptions for text that is not JSON.
@@ -58,4 +58,4 @@ inline std::vector<std::int64_t> to_counts(const nlohmann::json& values) {
   return counts;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

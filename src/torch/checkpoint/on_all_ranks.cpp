@@ -7,7 +7,7 @@
 #include "runtime/api/collectives.hpp"
 #include "torch/checkpoint/printable.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr char kDone = 'd';
@@ -70,4 +70,4 @@ std::vector<std::string> Readers::run(const std::string& step, const std::string
   return {outcome};
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

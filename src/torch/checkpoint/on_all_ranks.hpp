@@ -12,7 +12,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/process_set.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Runs `work` on every rank of the set and returns the results in rank order. Collective
 /// and blocking: one operation, which `options` name. If `work` throws on any rank, or a rank has
@@ -65,4 +65,4 @@ class Readers {
   std::optional<std::chrono::nanoseconds> timeout_;  // nothing: KOLO_TIMEOUT
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
@@ -65,4 +65,4 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

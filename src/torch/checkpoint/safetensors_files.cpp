@@ -7,7 +7,7 @@
 #include "torch/checkpoint/json_fields.hpp"
 #include "torch/checkpoint/printable.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::int64_t kMaxIndexFileBytes = 100'000'000;  // as many as a header may have
@@ -91,4 +91,4 @@ void SafetensorsFiles::add(const std::filesystem::path& path) {
   }
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

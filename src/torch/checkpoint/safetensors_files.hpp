@@ -11,7 +11,7 @@
 
 #include "torch/checkpoint/safetensors_reader.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 // What Hugging Face calls the files of a model in its folder.
 inline constexpr std::string_view kModelName = "model.safetensors";
@@ -44,4 +44,4 @@ class SafetensorsFiles {
   std::map<std::string, std::size_t> file_of_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

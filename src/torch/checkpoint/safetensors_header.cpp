@@ -10,7 +10,7 @@
 #include "torch/checkpoint/printable.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::string_view kMetadata = "__metadata__";
@@ -187,4 +187,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t d
   return header;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -12,7 +12,7 @@
 
 /// The safetensors file format: eight bytes with the header's length, the header in JSON, then the
 /// elements of all tensors without gaps.
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// The header's length comes first, little-endian.
 inline constexpr std::size_t kLengthBytes = 8;
@@ -50,4 +50,4 @@ struct SafetensorsHeader {
 /// leave gaps.
 SafetensorsHeader parse_safetensors_header(std::string_view json, std::int64_t data_bytes);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

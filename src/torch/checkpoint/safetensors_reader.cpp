@@ -5,7 +5,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr auto kHeaderBegin = static_cast<std::int64_t>(kLengthBytes);
@@ -61,4 +61,4 @@ void SafetensorsReader::read(const std::string& name, DType dtype, std::int64_t 
              static_cast<std::int64_t>(target.size()), target.data());
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

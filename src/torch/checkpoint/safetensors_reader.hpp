@@ -10,7 +10,7 @@
 #include "torch/checkpoint/file_reader.hpp"
 #include "torch/checkpoint/safetensors_header.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Reads a safetensors file that any program wrote. Throws InvalidArgument, naming file and tensor,
 /// if the file is missing or violates the format; BackendError if the system cannot read it.
@@ -31,4 +31,4 @@ class SafetensorsReader {
   std::int64_t data_begin_ = 0;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -10,7 +10,7 @@
 #include "torch/checkpoint/folders.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::string_view kUnfinished = ".incomplete-";
@@ -80,4 +80,4 @@ void SafetensorsWriter::close() {
   file_.reset();
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -9,7 +9,7 @@
 #include "torch/checkpoint/file_writer.hpp"
 #include "torch/checkpoint/safetensors_header.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Streams whole tensors to one safetensors file, in little memory. Until `close` the file is named
 /// ".incomplete-<number>-<name>", and an older file of its name stays; without `close` it is
@@ -38,4 +38,4 @@ class SafetensorsWriter {
   std::unique_ptr<FileWriter> file_;  // null once closed
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -8,7 +8,7 @@
 #include "torch/checkpoint/file_writer.hpp"
 #include "torch/checkpoint/safetensors_header.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 // Bytes per write: few enough to still be in the cache after computing their checksum.
@@ -105,4 +105,4 @@ CheckpointIndex::File ShardFile::write(const std::filesystem::path& path) const 
   return about;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

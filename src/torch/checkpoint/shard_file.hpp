@@ -8,7 +8,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// The file that one rank writes: a safetensors file of its slices, each a tensor of one dimension
 /// named like the whole tensor or, if it is a part of it, "name[begin:end]". Empty slices are left
@@ -32,4 +32,4 @@ class ShardFile {
   std::string header_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -12,7 +12,7 @@
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// A range of elements of a tensor, which one rank writes.
 struct TensorSlice {
@@ -80,4 +80,4 @@ inline void require_range(DType saved, const std::vector<std::int64_t>& shape, D
                         " on were asked for");
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

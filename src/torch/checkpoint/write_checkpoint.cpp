@@ -19,7 +19,7 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/shard_file.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 /// The folder of a checkpoint that is being written; the destructor removes it unless it is
@@ -130,7 +130,7 @@ void free_retired(const std::filesystem::path& folder, int rank, Attempt& attemp
                   const OnAll& on_all) {
   on_all(".remove", [&] { remove_retired(folder, shard_name(rank)); });
   on_all(".clean", [&] {
-    if (rank == 0) tensors::remove_leftovers(folder);
+    if (rank == 0) train::remove_leftovers(folder);
     attempt.end();
   });
 }
@@ -175,4 +175,4 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   if (keep_last > 0) free_retired(folder, set.rank(), attempt, on_all);
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

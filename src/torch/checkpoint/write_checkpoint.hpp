@@ -10,7 +10,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Throws if this rank could not load the checkpoint `path`, which has this index.
 using RequireLoadable =
@@ -40,4 +40,4 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
                       const nlohmann::json& details, int keep_last, const OperationOptions& options,
                       const RequireLoadable& require_loadable = {});
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

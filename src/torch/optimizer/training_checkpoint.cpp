@@ -10,12 +10,12 @@
 #include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/tensors/agreement.hpp"
 #include "torch/training/load_training.hpp"
 #include "torch/training/model_match.hpp"
 #include "torch/training/save_training.hpp"
+#include "train/tensors/agreement.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 nlohmann::json describe(const GradScaler& scaler) {
@@ -279,7 +279,7 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
 }
 
 void TrainingCheckpoint::require_fit(const SavedTraining& saved, const LoadOptions& options) const {
-  tensors::require_fit(view(), saved, options);
+  train::require_fit(view(), saved, options);
   const nlohmann::json own_options = OptionSync::describe(context_.groups);
   if (options.optimizer_state && !have_same_options(saved.details.groups, own_options)) {
     throw InvalidArgument(
@@ -297,8 +297,8 @@ void TrainingCheckpoint::save_full_state(const std::filesystem::path& file, int 
                           std::to_string(root) + ", which is not in process set " +
                           context_.set.name());
   }
-  tensors::save_full_state(view(), file, static_cast<int>(place - ranks.begin()),
-                           next_name("export"));
+  train::save_full_state(view(), file, static_cast<int>(place - ranks.begin()),
+                         next_name("export"));
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

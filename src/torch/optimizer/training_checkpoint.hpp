@@ -8,13 +8,13 @@
 
 #include "kolo/torch/checkpoint.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/optimizer/parameter_batches.hpp"
-#include "torch/optimizer/training_context.hpp"
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
-#include "torch/wrapped/option_sync.hpp"
+#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/training_context.hpp"
+#include "train/wrapped/options.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Saves and loads the training state of an optimizer; see DistributedOptimizer. Saving and loading
 /// are collective.
@@ -50,4 +50,4 @@ class TrainingCheckpoint {
   std::int64_t operations_ = 0;  // so far; a suffix of operations' names
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

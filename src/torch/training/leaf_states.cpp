@@ -5,9 +5,9 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_header.hpp"
-#include "torch/tensors/tensor_memory.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 using Json = nlohmann::json;
@@ -83,4 +83,4 @@ Json LeafStates::describe() const {
   return all;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -13,7 +13,7 @@
 #include "kolo/collectives.hpp"
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// The optimizer's state of this rank's leaves, and what all ranks know about that of a parameter.
 ///
@@ -63,4 +63,4 @@ class LeafStates {
   std::map<Key, Tensor> tensors_;
 };
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -27,12 +27,12 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_files.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/tensors/parameter_storage.hpp"
-#include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/load_training.hpp"
 #include "torch/training/model_match.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 /// What a file says of a tensor.
@@ -337,4 +337,4 @@ Loaded load_model_file(const ModelView& model, const std::filesystem::path& path
   return planned.found;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -15,16 +15,16 @@
 #include <torch/nn/module.h>
 
 #include "kolo/error.hpp"
-#include "torch/buckets/grad_hooks.hpp"
 #include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/tensors/parameter_storage.hpp"
-#include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/model_match.hpp"
 #include "torch/training/random_sources.hpp"
 #include "torch/training/saved_residuals.hpp"
+#include "train/gradients/gradient_reducer.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
 namespace kolo {
-namespace tensors {
+namespace train {
 namespace {
 
 void for_each_tensor(const ModelView& model,
@@ -314,11 +314,11 @@ void load_training(const TrainingView& view, const SavedTraining& saved,
   if (options.optimizer_state) set_state(view, states);
 }
 
-}  // namespace tensors
+}  // namespace train
 
 Loaded load_parameters(torch::nn::Module& module, const std::filesystem::path& path,
                        const LoadParametersOptions& options) {
-  using namespace tensors;
+  using namespace train;
   ModelView model{
       .parameters = {}, .buffers = module.named_buffers().pairs(), .aliases = {}, .shares = {}};
   model.add_parameters(module.named_parameters().pairs());

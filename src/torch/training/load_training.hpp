@@ -10,7 +10,7 @@
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Which of the model's parameters and buffers a checkpoint has. Throws InvalidArgument if it has
 /// none or, with `strict`, naming the first difference, not exactly these.
@@ -44,4 +44,4 @@ bool is_of_a_model(const std::string& kind);
 Loaded load_model_file(const ModelView& model, const std::filesystem::path& path, bool strict,
                        const Readers& readers);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -9,9 +9,9 @@
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "torch/checkpoint/printable.hpp"
-#include "torch/tensors/tensor_memory.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 /// The tensor without elements that lie in the memory of others.
@@ -75,4 +75,4 @@ void copy_values(const at::Tensor& own, const at::Tensor& values) {
   without_copies(own, own).copy_(without_copies(values, own));
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

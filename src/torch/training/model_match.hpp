@@ -9,7 +9,7 @@
 #include "kolo/dtype.hpp"
 #include "kolo/torch/checkpoint.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Whether a loose load takes a tensor of this shape and dtype from a file: it may convert between
 /// floating-point types, and between complex ones.
@@ -30,4 +30,4 @@ void require_alike_where_shared(const std::string& name, const at::Tensor& own,
 /// Copies values to a tensor, which may be expanded.
 void copy_values(const at::Tensor& own, const at::Tensor& values);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

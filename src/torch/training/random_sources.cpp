@@ -6,9 +6,9 @@
 #include <c10/util/Exception.h>
 
 #include "kolo/error.hpp"
-#include "torch/tensors/generator_state.hpp"
+#include "train/tensors/generator_state.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 at::Tensor RandomSource::state() const { return state_of(generator); }
 
@@ -36,4 +36,4 @@ std::vector<RandomSource> random_sources(const TrainingView& view) {
   return sources;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

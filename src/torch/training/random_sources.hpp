@@ -7,7 +7,7 @@
 
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// A random number generator of a training run.
 struct RandomSource {
@@ -23,4 +23,4 @@ struct RandomSource {
 /// The generators of the CPU and of the model's CUDA device.
 std::vector<RandomSource> random_sources(const TrainingView& view);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

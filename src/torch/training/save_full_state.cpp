@@ -14,13 +14,13 @@
 #include "torch/checkpoint/on_all_ranks.hpp"
 #include "torch/checkpoint/safetensors_writer.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
-#include "torch/tensors/parameter_storage.hpp"
-#include "torch/tensors/tensor_memory.hpp"
-#include "torch/tensors/tensor_operation.hpp"
 #include "torch/training/leaf_states.hpp"
 #include "torch/training/save_training.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_collectives.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
@@ -187,4 +187,4 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
                [&] { output.close(); });
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

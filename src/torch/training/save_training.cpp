@@ -10,13 +10,13 @@
 #include "torch/checkpoint/printable.hpp"
 #include "torch/checkpoint/tensor_slice.hpp"
 #include "torch/checkpoint/write_checkpoint.hpp"
-#include "torch/tensors/parameter_storage.hpp"
-#include "torch/tensors/tensor_memory.hpp"
-#include "torch/tensors/tensor_operation.hpp"
 #include "torch/training/leaf_states.hpp"
 #include "torch/training/random_sources.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_collectives.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 /// The slices of tensors that this rank writes. Tensors that every rank has are split into equal
@@ -199,4 +199,4 @@ void save_training(const TrainingView& view, const std::filesystem::path& folder
                    {.name = name, .process_set = &view.set}, require_loadable);
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -8,7 +8,7 @@
 #include "torch/checkpoint/write_checkpoint.hpp"
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// Writes a checkpoint of `view` and `details`. Collective over the set; `name` is the prefix of
 /// operations' names. Throws the errors of write_checkpoint, and InvalidArgument on all ranks for
@@ -26,4 +26,4 @@ void require_storable_names(const TrainingView& view);
 void save_full_state(const TrainingView& view, const std::filesystem::path& file, int root,
                      const std::string& name);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

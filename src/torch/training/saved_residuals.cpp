@@ -3,9 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
-#include "torch/tensors/tensor_memory.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 std::vector<SavedResidual> find_residuals(const TrainingView& view, const SavedTraining& saved) {
   std::vector<SavedResidual> residuals;
@@ -53,4 +53,4 @@ void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& 
   }
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

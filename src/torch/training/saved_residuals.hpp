@@ -7,7 +7,7 @@
 #include "torch/training/saved_state.hpp"
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// The tensors in a checkpoint that one of this rank's residuals is loaded from.
 struct SavedResidual {
@@ -28,4 +28,4 @@ void verify_residuals(const std::vector<SavedResidual>& residuals, const Checkpo
 void load_residuals(const TrainingView& view, const std::vector<SavedResidual>& residuals,
                     const SavedTraining& saved, const Checkpoint& checkpoint);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -11,9 +11,9 @@
 #include <ATen/ops/empty.h>
 
 #include "kolo/error.hpp"
-#include "torch/tensors/tensor_memory.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 using ParameterState = TrainingDetails::State;
@@ -141,4 +141,4 @@ std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView
   return fields;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -8,7 +8,7 @@
 #include "torch/training/training_details.hpp"
 #include "torch/training/training_view.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// What a checkpoint of a training run has. Neither its tensors nor its details are trusted.
 struct SavedTraining {
@@ -37,4 +37,4 @@ void require_same_state(const TrainingView& view, const SavedTraining& saved);
 /// for it.
 std::vector<StateField> fields_in(const SavedTraining& saved, const TrainingView::Leaf& leaf);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -6,7 +6,7 @@
 #include "kolo/error.hpp"
 #include "torch/checkpoint/json_fields.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 namespace {
 
 using Json = nlohmann::json;
@@ -130,4 +130,4 @@ TrainingDetails parse_training_details(const Json& json) {
   return details;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -11,7 +11,7 @@
 
 #include "kolo/torch/grad_scaler.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// More steps than any program takes, and far from overflow.
 inline constexpr std::int64_t kMaxSteps = std::int64_t{1} << 53;
@@ -42,4 +42,4 @@ struct TrainingDetails {
 /// Throws InvalidArgument, naming the field, if one is missing or has a wrong type or value.
 TrainingDetails parse_training_details(const nlohmann::json& details);
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

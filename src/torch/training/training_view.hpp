@@ -13,10 +13,10 @@
 
 #include "kolo/process_set.hpp"
 #include "kolo/torch/bucket_hook.hpp"
-#include "torch/tensors/parameter_storage.hpp"
-#include "torch/wrapped/wrapped_optimizer.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/wrapped/libtorch_optimizer.hpp"
 
-namespace kolo::tensors {
+namespace kolo::train {
 
 /// The tensors of a model that a checkpoint holds.
 struct ModelView {
@@ -113,4 +113,4 @@ inline std::string state_key(const std::string& field, const std::string& name) 
   return std::string(kStatePrefix) + field + "." + name;
 }
 
-}  // namespace kolo::tensors
+}  // namespace kolo::train

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "kolo/combine.hpp"
+#include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::test {

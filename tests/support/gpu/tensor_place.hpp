@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
-#include "kolo/device.hpp"
+#include "kolo/tensor_view.hpp"
 
 namespace kolo::test {
 

@@ -9,7 +9,7 @@
 
 #include <torch/torch.h>
 
-#include "kolo/torch/accelerator.hpp"
+#include "kolo/extras/accelerator.hpp"
 #include "torch/prefix_sets.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"

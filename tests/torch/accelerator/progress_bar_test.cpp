@@ -1,4 +1,4 @@
-#include "kolo/torch/progress_bar.hpp"
+#include "kolo/extras/progress_bar.hpp"
 
 #include <algorithm>
 #include <sstream>

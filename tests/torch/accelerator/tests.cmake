@@ -1,11 +1,8 @@
 # Tests of the Accelerator. Paths are those of tests/CMakeLists.txt, which includes this file.
 
-kolo_add_test(progress_bar_test
-  SOURCES
-    torch/accelerator/progress_bar_test.cpp
-    "${PROJECT_SOURCE_DIR}/src/torch/accelerator/progress_bar.cpp"
-  ONE_THREAD)
 if(TARGET kolo)
+  kolo_add_test(progress_bar_test SOURCES torch/accelerator/progress_bar_test.cpp LIBRARIES kolo
+    ONE_THREAD)
   kolo_add_mpi_test(accelerator_test
     SOURCES
       torch/accelerator/accelerator_batches_test.cpp

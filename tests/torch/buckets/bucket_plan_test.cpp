@@ -1,4 +1,4 @@
-#include "torch/buckets/bucket_plan.hpp"
+#include "train/gradients/bucket_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,14 +7,12 @@
 
 #include <gtest/gtest.h>
 
-#include "torch/buckets/arrival_order.hpp"
-
 namespace kolo::test::bucket_plan_test {
 
-using tensors::ArrivalOrder;
-using tensors::Bucket;
-using tensors::BucketPlan;
-using tensors::PlannedParameter;
+using train::ArrivalOrder;
+using train::Bucket;
+using train::BucketPlan;
+using train::PlannedParameter;
 using Places = std::vector<std::size_t>;
 
 constexpr std::size_t kBucketBytes = 1024;
@@ -137,8 +135,8 @@ TEST(BucketPlanTest, SharedSlots_BucketsTakeTurnsInTheLargestOnesMemory) {
 }
 
 TEST(BucketPlanTest, DefaultSize_IsASixteenthAnd25MiBAtMost) {
-  EXPECT_EQ(tensors::default_bucket_bytes(parameters_of({1600, 1600})), 2U * 6400 / 16);
-  EXPECT_EQ(tensors::default_bucket_bytes(parameters_of({std::size_t{1} << 30})), 25U << 20);
+  EXPECT_EQ(train::default_bucket_bytes(parameters_of({1600, 1600})), 2U * 6400 / 16);
+  EXPECT_EQ(train::default_bucket_bytes(parameters_of({std::size_t{1} << 30})), 25U << 20);
 }
 
 TEST(ArrivalOrderTest, Completed_KeepsTheFirstOccurrenceAndAppendsTheRestLastToFirst) {

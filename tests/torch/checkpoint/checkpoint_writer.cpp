@@ -29,15 +29,15 @@ constexpr const char* kUsage = R"(usage:
 
 void save(Runtime& runtime, const std::string& folder, unsigned number) {
   const Slices own = own_slices(large_model(), runtime.size(), runtime.rank(), number);
-  tensors::write_checkpoint(folder, own.slices, {{"number", number}}, /*keep_last=*/1, {});
+  train::write_checkpoint(folder, own.slices, {{"number", number}}, /*keep_last=*/1, {});
 }
 
 void write_one_file(const std::string& path, unsigned number) {
-  std::vector<tensors::SafetensorsTensor> list;
+  std::vector<train::SafetensorsTensor> list;
   for (const TestTensor& tensor : large_model()) {
     list.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
-  tensors::SafetensorsWriter writer(path, list);
+  train::SafetensorsWriter writer(path, list);
   for (const TestTensor& tensor : large_model()) {
     const Bytes bytes = contents(tensor, number);
     writer.append(bytes.data(), bytes.size());
@@ -46,7 +46,7 @@ void write_one_file(const std::string& path, unsigned number) {
 }
 
 void compare(const std::string& path, unsigned number) {
-  const auto files = tensors::SafetensorsFiles::of_index(path);
+  const auto files = train::SafetensorsFiles::of_index(path);
   std::size_t compared = 0;
   for (const TestTensor& tensor : large_model()) {
     const auto found = files.tensors().find(tensor.name);

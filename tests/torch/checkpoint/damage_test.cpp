@@ -21,7 +21,7 @@
 
 namespace kolo::test::damage_test {
 
-using tensors::Checkpoint;
+using train::Checkpoint;
 namespace fs = std::filesystem;
 
 class DamageTest : public testing::Test {
@@ -29,7 +29,7 @@ class DamageTest : public testing::Test {
   DamageTest() {
     run_runtimes(2, [&](Runtime& runtime) {
       const Slices own = own_slices(model_, 2, runtime.rank(), 1);
-      tensors::write_checkpoint(folder_.path(), own.slices, {{"number", 1}}, 0, {});
+      train::write_checkpoint(folder_.path(), own.slices, {{"number", 1}}, 0, {});
     });
   }
 
@@ -70,7 +70,7 @@ class DamageTest : public testing::Test {
 
   /// Reads all tensors that the index lists.
   std::map<std::string, Bytes> read_checkpoint() {
-    const Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
+    const Checkpoint checkpoint(folder_.path(), train::Readers(OperationOptions{}));
     std::map<std::string, Bytes> values;
     for (const auto& [name, tensor] : checkpoint.tensors()) {
       const TestTensor found{name, tensor.dtype, tensor.shape};
@@ -131,7 +131,7 @@ TEST_F(DamageTest, SafetensorsFiles_AreRefusedOrHarmless) {
       "rank-0001.safetensors", 4000,
       [&](std::string bytes) { return damaged(bytes.substr(0, header)) + bytes.substr(header); },
       [&] {
-        const tensors::SafetensorsReader reader(path);
+        const train::SafetensorsReader reader(path);
         for (const auto& [name, place] : reader.tensors()) {
           if (!place.dtype) continue;
           const TestTensor found{name, *place.dtype, place.shape};

@@ -9,7 +9,7 @@
 #include "torch/checkpoint/checkpoint_index.hpp"
 #include "torch/checkpoint/signed_index.hpp"
 
-namespace kolo::tensors::json_fields_test {
+namespace kolo::train::json_fields_test {
 
 std::string nested(std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
@@ -41,4 +41,4 @@ TEST(ParseJsonTest, DeeplyNestedIndex_IsRefused) {
             std::string::npos);
 }
 
-}  // namespace kolo::tensors::json_fields_test
+}  // namespace kolo::train::json_fields_test

@@ -19,8 +19,8 @@ struct TestTensor {
   DType dtype = DType::Float32;
   std::vector<std::int64_t> shape;
 
-  std::int64_t elements() const { return tensors::elements_of(shape).value(); }
-  std::int64_t size() const { return tensors::bytes_of(dtype, elements()); }
+  std::int64_t elements() const { return train::elements_of(shape).value(); }
+  std::int64_t size() const { return train::bytes_of(dtype, elements()); }
 };
 
 using Bytes = std::vector<unsigned char>;
@@ -70,7 +70,7 @@ enum class Division { Evenly, ByTurns, LastHasAll };
 /// Slices of all tensors, and the memory that they point to.
 struct Slices {
   std::vector<Bytes> memory;
-  std::vector<tensors::TensorSlice> slices;
+  std::vector<train::TensorSlice> slices;
 };
 
 inline std::int64_t share(const TestTensor& tensor, int size, int rank, Division division,
@@ -90,17 +90,17 @@ inline Slices own_slices(const std::vector<TestTensor>& model, int size, int ran
     for (int r = 0; r < rank; ++r) begin += share(tensor, size, r, division, t);
     const std::int64_t count = share(tensor, size, rank, division, t);
     const Bytes whole = contents(tensor, salt);
-    own.memory.emplace_back(whole.begin() + tensors::bytes_of(tensor.dtype, begin),
-                            whole.begin() + tensors::bytes_of(tensor.dtype, begin + count));
+    own.memory.emplace_back(whole.begin() + train::bytes_of(tensor.dtype, begin),
+                            whole.begin() + train::bytes_of(tensor.dtype, begin + count));
     own.slices.push_back(
         {tensor.name, tensor.dtype, tensor.shape, begin, count, own.memory.back().data()});
   }
   return own;
 }
 
-inline Bytes read_slice(const tensors::Checkpoint& checkpoint, const TestTensor& tensor,
+inline Bytes read_slice(const train::Checkpoint& checkpoint, const TestTensor& tensor,
                         std::int64_t begin, std::int64_t count) {
-  Bytes bytes(static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, count)));
+  Bytes bytes(static_cast<std::size_t>(train::bytes_of(tensor.dtype, count)));
   checkpoint.read(tensor.name, tensor.dtype, begin, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }

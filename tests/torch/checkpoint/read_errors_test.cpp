@@ -18,7 +18,7 @@
 namespace kolo::test::read_errors_test {
 
 using nlohmann::json;
-using tensors::Checkpoint;
+using train::Checkpoint;
 namespace fs = std::filesystem;
 
 /// A checkpoint of two ranks, read by any number of ranks.
@@ -27,7 +27,7 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
   CheckpointReadTest() {
     run_runtimes(2, [&](Runtime& runtime) {
       const Slices own = own_slices(large_model(), 2, runtime.rank(), 1);
-      tensors::write_checkpoint(folder_.path(), own.slices, {{"number", 1}}, 0, {});
+      train::write_checkpoint(folder_.path(), own.slices, {{"number", 1}}, 0, {});
     });
   }
 
@@ -40,7 +40,7 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
   void expect_refused(const fs::path& path, const std::vector<std::string>& texts) {
     run_runtimes(GetParam(), [&](Runtime&) {
       const std::string text = text_thrown_by<InvalidArgument>(
-          [&] { Checkpoint(path, tensors::Readers(OperationOptions{})); });
+          [&] { Checkpoint(path, train::Readers(OperationOptions{})); });
       for (const std::string& part : texts) expect_contains(text, part);
     });
   }
@@ -67,8 +67,8 @@ TEST_P(CheckpointReadTest, OwnNameAndLinks_Open) {
   fs::create_directory_symlink(folder_.path(), elsewhere.path() / "link");
   fs::create_directories(folder_.path() / ".incomplete-5");
   run_runtimes(GetParam(), [&](Runtime&) {
-    EXPECT_EQ(Checkpoint(checkpoint(), tensors::Readers(OperationOptions{})).path(), checkpoint());
-    const Checkpoint linked(elsewhere.path() / "link", tensors::Readers(OperationOptions{}));
+    EXPECT_EQ(Checkpoint(checkpoint(), train::Readers(OperationOptions{})).path(), checkpoint());
+    const Checkpoint linked(elsewhere.path() / "link", train::Readers(OperationOptions{}));
     EXPECT_EQ(linked.path(), elsewhere.path() / "link" / "checkpoint-00000001");
     EXPECT_EQ(read_slice(linked, {"i64", DType::Int64, {13}}, 2, 9).size(), 72U);
   });
@@ -125,7 +125,7 @@ TEST_P(CheckpointReadTest, DamagedElements_AreRefused) {
   bytes[place] ^= 4;
   write_file(shard(1), bytes);
   run_runtimes(GetParam(), [&](Runtime&) {
-    const Checkpoint damaged(folder_.path(), tensors::Readers(OperationOptions{}));
+    const Checkpoint damaged(folder_.path(), train::Readers(OperationOptions{}));
     const TestTensor large{"large", DType::Float32, {1237, 701}};
     for (const bool reads : {true, false}) {
       const std::string text = text_thrown_by<InvalidArgument>([&] {
@@ -147,7 +147,7 @@ TEST_P(CheckpointReadTest, DamagedElements_AreRefused) {
 
 TEST_P(CheckpointReadTest, MissingElements_AreRefused) {
   run_runtimes(GetParam(), [&](Runtime&) {
-    const Checkpoint good(folder_.path(), tensors::Readers(OperationOptions{}));
+    const Checkpoint good(folder_.path(), train::Readers(OperationOptions{}));
     const auto text_of = [&](const std::string& name, std::int64_t begin, std::int64_t count) {
       return text_thrown_by<InvalidArgument>([&] { good.verify(name, DType::Int8, begin, count); });
     };

@@ -14,8 +14,8 @@
 
 namespace kolo::test::round_trip_test {
 
-using tensors::Checkpoint;
-using tensors::write_checkpoint;
+using train::Checkpoint;
+using train::write_checkpoint;
 
 nlohmann::json details_of(int rank) {
   return {{"common", {{"lr", 1.0 / 3.0}, {std::to_string(rank), rank * 7}}}, {"last", rank}};
@@ -34,7 +34,7 @@ void expect_slices(const Checkpoint& checkpoint, const std::vector<TestTensor>& 
   EXPECT_EQ(checkpoint.tensors().size(), model.size());
   const Slices expected = own_slices(model, size, rank, salt);
   for (std::size_t t = 0; t < model.size(); ++t) {
-    const tensors::TensorSlice& slice = expected.slices[t];
+    const train::TensorSlice& slice = expected.slices[t];
     const Checkpoint::Tensor& tensor = checkpoint.tensors().at(slice.name);
     EXPECT_EQ(tensor.dtype, slice.dtype) << slice.name;
     EXPECT_EQ(tensor.shape, slice.shape) << slice.name;
@@ -62,7 +62,7 @@ TEST_P(CheckpointTest, RoundTrip_ReturnsWhatWasSaved) {
   save(folder.path() / "new" / "folder", model, writers, 5, division);
   run_runtimes(readers, [&, count = writers](Runtime& runtime) {
     const Checkpoint checkpoint(folder.path() / "new" / "folder",
-                                tensors::Readers(OperationOptions{}));
+                                train::Readers(OperationOptions{}));
     expect_slices(checkpoint, model, runtime.size(), runtime.rank(), 5);
     expect_slices(checkpoint, model, 1, 0, 5);
     EXPECT_EQ(checkpoint.path(), folder.path() / "new" / "folder" / "checkpoint-00000001");

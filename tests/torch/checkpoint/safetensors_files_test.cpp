@@ -19,7 +19,7 @@
 
 namespace kolo::test::safetensors_files_test {
 
-using tensors::SafetensorsFiles;
+using train::SafetensorsFiles;
 
 const TestTensor kWeight{"weight", DType::Float32, {5, 3}};
 const TestTensor kBias{"bias", DType::Float64, {3}};
@@ -36,15 +36,15 @@ class SafetensorsFilesTest : public testing::Test {
                  {"steps", "model-00001-of-00002.safetensors"},
                  {"bias", "model-00002-of-00002.safetensors"}});
   }
-  std::filesystem::path index() const { return folder_.path() / tensors::kModelIndexName; }
+  std::filesystem::path index() const { return folder_.path() / train::kModelIndexName; }
   void write_index(const WeightMap& files) const {
     write_file(index(),
                nlohmann::json{{"metadata", {{"total_size", 92}}}, {"weight_map", files}}.dump());
   }
   void write(const std::string& name, const std::vector<TestTensor>& model) const {
-    std::vector<tensors::SafetensorsTensor> entries;
+    std::vector<train::SafetensorsTensor> entries;
     for (const TestTensor& each : model) entries.push_back({each.name, each.dtype, each.shape});
-    tensors::SafetensorsWriter writer(folder_.path() / name, entries);
+    train::SafetensorsWriter writer(folder_.path() / name, entries);
     for (const TestTensor& each : model) {
       const Bytes bytes = contents(each, 1);
       writer.append(bytes.data(), bytes.size());

@@ -16,9 +16,9 @@
 
 namespace kolo::test::safetensors_test {
 
-using tensors::SafetensorsReader;
-using tensors::SafetensorsTensor;
-using tensors::SafetensorsWriter;
+using train::SafetensorsReader;
+using train::SafetensorsTensor;
+using train::SafetensorsWriter;
 
 class SafetensorsTest : public testing::Test {
  protected:
@@ -63,7 +63,7 @@ class SafetensorsTest : public testing::Test {
       reader.read(tensor.name, tensor.dtype, 0, std::as_writable_bytes(std::span(bytes)));
       EXPECT_EQ(bytes, expected) << tensor.name;
       bytes.resize(
-          static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, tensor.elements() - skipped)));
+          static_cast<std::size_t>(train::bytes_of(tensor.dtype, tensor.elements() - skipped)));
       reader.read(tensor.name, tensor.dtype, skipped, std::as_writable_bytes(std::span(bytes)));
       EXPECT_TRUE(std::equal(bytes.rbegin(), bytes.rend(), expected.rbegin())) << tensor.name;
     }

@@ -30,7 +30,7 @@
 
 namespace kolo::test::shared_folder_test {
 
-using tensors::FolderLock;
+using train::FolderLock;
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -40,13 +40,13 @@ class SharedFolderTest : public testing::Test {
   void save(unsigned salt, int keep_last = 1, const OperationOptions& options = {}) {
     const Runtime& runtime = Runtime::current();
     const Slices own = own_slices(model_, runtime.size(), runtime.rank(), salt);
-    tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last, options);
+    train::write_checkpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last, options);
   }
   /// Reads the whole newest checkpoint, and returns its salt.
   unsigned newest() {
     unsigned salt = 0;
     run_runtimes(1, [&](Runtime&) {
-      const tensors::Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
+      const train::Checkpoint checkpoint(folder_.path(), train::Readers(OperationOptions{}));
       salt = checkpoint.details().at("salt").get<unsigned>();
       for (const TestTensor& tensor : model_) {
         EXPECT_EQ(read_slice(checkpoint, tensor, 0, tensor.elements()), contents(tensor, salt));
@@ -54,9 +54,7 @@ class SharedFolderTest : public testing::Test {
     });
     return salt;
   }
-  fs::path checkpoint(int number) const {
-    return folder_.path() / tensors::checkpoint_name(number);
-  }
+  fs::path checkpoint(int number) const { return folder_.path() / train::checkpoint_name(number); }
 
   const std::vector<TestTensor> model_ = small_model();
   TemporaryFolder folder_;
@@ -66,16 +64,16 @@ class SharedFolderTest : public testing::Test {
 
 TEST_F(SharedFolderTest, RemovedCheckpoint_IsNotPublished) {
   run_runtimes(1, [&](Runtime&) { save(1); });
-  const fs::path first = tensors::begin_checkpoint(folder_.path());
+  const fs::path first = train::begin_checkpoint(folder_.path());
   write_file(folder_.path() / first / "rank-0000.safetensors", "first");
-  const fs::path second = tensors::begin_checkpoint(folder_.path());
+  const fs::path second = train::begin_checkpoint(folder_.path());
   write_file(folder_.path() / second / "rank-0000.safetensors", "second");
   EXPECT_FALSE(fs::exists(folder_.path() / first));
   const std::string text =
-      text_thrown_by<BackendError>([&] { tensors::publish_checkpoint(folder_.path(), first); });
+      text_thrown_by<BackendError>([&] { train::publish_checkpoint(folder_.path(), first); });
   expect_contains(text, first.string());
   EXPECT_EQ(newest(), 1U);
-  tensors::publish_checkpoint(folder_.path(), second);
+  train::publish_checkpoint(folder_.path(), second);
   EXPECT_EQ(read_file(checkpoint(2) / "rank-0000.safetensors"), "second");
 }
 
@@ -102,7 +100,7 @@ TEST_F(SharedFolderTest, MissingShards_PreventPublishing) {
         };
       }
       const std::string text = text_thrown_by<BackendError>(
-          [&] { tensors::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1, {}); });
+          [&] { train::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1, {}); });
       expect_contains(text, "rank-0000.safetensors' was written but is missing");
       barrier();
     });
@@ -123,7 +121,7 @@ TEST_F(SharedFolderTest, PublishedNumber_IsNotTakenTwiceAndTheNewestIsNotRetired
   for (const fs::path& name : names) {
     programs.emplace_back([&, name] {
       begin.arrive_and_wait();
-      tensors::publish_checkpoint(folder_.path(), name);
+      train::publish_checkpoint(folder_.path(), name);
     });
   }
   for (std::thread& program : programs) program.join();
@@ -132,9 +130,9 @@ TEST_F(SharedFolderTest, PublishedNumber_IsNotTakenTwiceAndTheNewestIsNotRetired
     published.insert(read_file(checkpoint(number) / "file"));
   }
   EXPECT_EQ(published.size(), names.size());
-  tensors::retire_checkpoints(folder_.path(), 1);
-  tensors::retire_checkpoints(folder_.path(), 1);
-  EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{9});
+  train::retire_checkpoints(folder_.path(), 1);
+  train::retire_checkpoints(folder_.path(), 1);
+  EXPECT_EQ(train::list_checkpoints(folder_.path()), std::vector<std::int64_t>{9});
 }
 
 // The lock.
@@ -149,8 +147,8 @@ TEST_F(SharedFolderTest, SecondProgram_FailsWithAdviceIfTheFirstDoesNotEnd) {
       barrier();
       for (const auto& attempt :
            {std::function([&] { save(2, 1, brief); }),
-            std::function([&] { tensors::Checkpoint(folder_.path(), tensors::Readers(brief)); }),
-            std::function([&] { tensors::Checkpoint(checkpoint(1), tensors::Readers(brief)); })}) {
+            std::function([&] { train::Checkpoint(folder_.path(), train::Readers(brief)); }),
+            std::function([&] { train::Checkpoint(checkpoint(1), train::Readers(brief)); })}) {
         const std::string text = text_thrown_by<BackendError>(attempt);
         expect_contains(text, "on rank 0: another program saves checkpoints into");
         expect_contains(text, folder_.path().string());
@@ -169,8 +167,8 @@ TEST_F(SharedFolderTest, SecondProgram_FailsWithAdviceIfTheFirstDoesNotEnd) {
 TEST_F(SharedFolderTest, Loading_IsConcurrentAndDelaysRemoval) {
   run_runtimes(1, [&](Runtime&) {
     save(1);
-    const tensors::Checkpoint first(folder_.path(), tensors::Readers(OperationOptions{}));
-    const tensors::Checkpoint second(checkpoint(1), tensors::Readers(OperationOptions{}));
+    const train::Checkpoint first(folder_.path(), train::Readers(OperationOptions{}));
+    const train::Checkpoint second(checkpoint(1), train::Readers(OperationOptions{}));
     expect_contains(
         text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); }),
         "another program saves checkpoints into, or loads one from");
@@ -199,13 +197,13 @@ TEST_F(SharedFolderTest, ManySavesOfTwoPrograms_FollowEachOther) {
   while (saves < 24) newest();
   for (std::thread& program : programs) program.join();
   EXPECT_TRUE(newest() == 111 || newest() == 211);
-  EXPECT_EQ(tensors::list_checkpoints(folder_.path()), std::vector<std::int64_t>{25});
+  EXPECT_EQ(train::list_checkpoints(folder_.path()), std::vector<std::int64_t>{25});
 }
 
 TEST_F(SharedFolderTest, Error_NamesTheHolderAndNotTheLastThatSaved) {
   run_runtimes(1, [&](Runtime&) {
     save(1);
-    const tensors::Checkpoint loading(folder_.path(), tensors::Readers(OperationOptions{}));
+    const train::Checkpoint loading(folder_.path(), train::Readers(OperationOptions{}));
     const std::string text =
         text_thrown_by<BackendError>([&] { save(2, 1, {.timeout = milliseconds(100)}); });
     expect_contains(text, "It is loading from there.");
@@ -218,7 +216,7 @@ TEST_F(SharedFolderTest, Error_NamesTheHolderAndNotTheLastThatSaved) {
 TEST_F(SharedFolderTest, LinksAreNotFollowed_NorForeignFilesEmptied) {
   const TemporaryFolder elsewhere;
   const fs::path victim = elsewhere.path() / "victim";
-  const fs::path lock = folder_.path() / tensors::kLockName;
+  const fs::path lock = folder_.path() / train::kLockName;
   write_file(victim, "precious");
   run_runtimes(1, [&](Runtime&) {
     fs::create_symlink(victim, lock);
@@ -237,7 +235,7 @@ TEST_F(SharedFolderTest, LinksAreNotFollowed_NorForeignFilesEmptied) {
 
 TEST_F(SharedFolderTest, LockOfAnotherUser_IsRefusedWhereEverybodyMayWrite) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a file to another user";
-  const fs::path lock = folder_.path() / tensors::kLockName;
+  const fs::path lock = folder_.path() / train::kLockName;
   write_file(lock, "");
   ASSERT_EQ(::chown(lock.c_str(), 1, 1), 0);
   run_runtimes(1, [&](Runtime&) {
@@ -253,7 +251,7 @@ TEST_F(SharedFolderTest, OnlyThoseWhoMayWriteToTheFolder_CanLockIt) {
   using fs::perms;
   constexpr perms kOwner = perms::owner_read | perms::owner_write;
   constexpr perms kGroup = perms::group_read | perms::group_write;
-  const fs::path lock = folder_.path() / tensors::kLockName;
+  const fs::path lock = folder_.path() / train::kLockName;
   run_runtimes(1, [&](Runtime&) {
     write_file(lock, "");
     fs::permissions(lock, kOwner | perms::group_read | perms::others_read);  // as once made
@@ -268,9 +266,9 @@ TEST_F(SharedFolderTest, OnlyThoseWhoMayWriteToTheFolder_CanLockIt) {
 
 TEST_F(SharedFolderTest, FolderWithoutLockFile_IsLoaded) {
   run_runtimes(1, [&](Runtime&) { save(1); });
-  fs::remove(folder_.path() / tensors::kLockName);
+  fs::remove(folder_.path() / train::kLockName);
   EXPECT_EQ(newest(), 1U);
-  EXPECT_FALSE(fs::exists(folder_.path() / tensors::kLockName));
+  EXPECT_FALSE(fs::exists(folder_.path() / train::kLockName));
 }
 
 }  // namespace kolo::test::shared_folder_test

@@ -11,7 +11,7 @@ namespace kolo::test {
 /// An index.json with a valid first line above `below`, which begins with the end of that line.
 inline std::string signed_text(const std::string& below, const nlohmann::json& format,
                                const nlohmann::json& version) {
-  const std::uint64_t checksum = tensors::checksum_of(below.data(), below.size());
+  const std::uint64_t checksum = train::checksum_of(below.data(), below.size());
   return R"({"format":)" + format.dump() + R"(,"version":)" + version.dump() + R"(,"checksum":)" +
          std::to_string(checksum) + "," + below;
 }

@@ -15,8 +15,8 @@
 namespace kolo::test::write_errors_test {
 
 using nlohmann::json;
-using tensors::TensorSlice;
-using tensors::write_checkpoint;
+using train::TensorSlice;
+using train::write_checkpoint;
 
 class CheckpointWriteErrorsTest : public WriteFixture {};
 INSTANTIATE_TEST_SUITE_P(, CheckpointWriteErrorsTest, testing::Values(1, 2, 3, 4));
@@ -176,7 +176,7 @@ TEST_P(CheckpointWriteErrorsTest, NoSpaceForOneRank_FailsOnAll) {
 // Where the file system cannot reserve blocks, writing meets the limit.
 TEST(FileWriterTest, WritingBeyondTheLimitOfFiles_IsAnError) {
   const TemporaryFolder folder;
-  tensors::FileWriter file(folder.path() / "x", 0);
+  train::FileWriter file(folder.path() / "x", 0);
   const std::vector<char> bytes(1 << 20);
   const FileSizeLimit limit(1 << 19);
   const std::string text =

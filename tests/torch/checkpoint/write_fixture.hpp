@@ -26,7 +26,7 @@ inline std::set<std::string> names_in(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     names.insert(entry.path().filename().string());
   }
-  names.erase(tensors::kLockName);
+  names.erase(train::kLockName);
   return names;
 }
 
@@ -37,9 +37,9 @@ struct Save {
   nlohmann::json details = nlohmann::json::object();
   int keep_last = 0;
 
-  void run() const { tensors::write_checkpoint(folder, own.slices, details, keep_last, {}); }
-  tensors::TensorSlice& slice(const std::string& name) {
-    for (tensors::TensorSlice& slice : own.slices) {
+  void run() const { train::write_checkpoint(folder, own.slices, details, keep_last, {}); }
+  train::TensorSlice& slice(const std::string& name) {
+    for (train::TensorSlice& slice : own.slices) {
       if (slice.name == name) return slice;
     }
     throw std::runtime_error("no tensor " + name);
@@ -59,7 +59,7 @@ class WriteFixture : public testing::TestWithParam<int> {
   }
 
   void expect_newest(unsigned salt) {
-    const tensors::Checkpoint checkpoint(folder_.path(), tensors::Readers(OperationOptions{}));
+    const train::Checkpoint checkpoint(folder_.path(), train::Readers(OperationOptions{}));
     for (const TestTensor& tensor : model_) {
       EXPECT_EQ(read_slice(checkpoint, tensor, 0, tensor.elements()), contents(tensor, salt))
           << tensor.name;

@@ -12,8 +12,8 @@
 
 namespace kolo::test::write_test {
 
-using tensors::Checkpoint;
-using tensors::write_checkpoint;
+using train::Checkpoint;
+using train::write_checkpoint;
 
 class CheckpointWriteTest : public WriteFixture {};
 INSTANTIATE_TEST_SUITE_P(, CheckpointWriteTest, testing::Values(1, 2, 3, 4));
@@ -75,7 +75,7 @@ TEST_P(CheckpointWriteTest, ProcessSetAndUmask_AreRespected) {
     const OperationOptions options{.name = "mine", .process_set = &set};
     const Slices own = own_slices(model_, set.size(), set.rank(), 4);
     write_checkpoint(folder_.path(), own.slices, {{"a", 1}}, 0, options);
-    const Checkpoint checkpoint(folder_.path(), tensors::Readers(options));
+    const Checkpoint checkpoint(folder_.path(), train::Readers(options));
     const Bytes weight = contents(model_[7], 4);
     EXPECT_EQ(read_slice(checkpoint, model_[7], 3, 3000),
               Bytes(weight.begin() + 12, weight.begin() + 12012));

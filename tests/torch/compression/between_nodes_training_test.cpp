@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/grad_scaler.hpp"
-#include "kolo/torch/power_sgd.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/compression/coded_training.hpp"
 #include "torch/scaling.hpp"

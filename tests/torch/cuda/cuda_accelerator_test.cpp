@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/torch/accelerator.hpp"
+#include "kolo/extras/accelerator.hpp"
 #include "torch/cuda/fake_cuda_fixture.hpp"
 
 namespace kolo::test::cuda_accelerator_test {

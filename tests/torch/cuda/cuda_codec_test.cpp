@@ -16,8 +16,8 @@
 
 #include "kolo/codec.hpp"
 #include "kolo/error.hpp"
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/grad_scaler.hpp"
-#include "kolo/torch/power_sgd.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "torch/cuda/cuda_training.hpp"
 #include "torch/cuda/linear_training.hpp"

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "torch/cuda/cuda_training.hpp"
 
 namespace kolo::test::cuda_sync_batch_norm_test {

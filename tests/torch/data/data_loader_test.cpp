@@ -12,12 +12,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "extras/data/epoch_order.hpp"
+#include "kolo/extras/distributed_sampler.hpp"
+#include "kolo/extras/gather_for_metrics.hpp"
+#include "kolo/extras/stream_shard.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "kolo/torch/distributed_sampler.hpp"
-#include "kolo/torch/gather_for_metrics.hpp"
-#include "kolo/torch/sample_generator.hpp"
-#include "kolo/torch/stream_shard.hpp"
-#include "torch/data/epoch_order.hpp"
 #include "torch/data/numbered_data.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
@@ -51,7 +50,7 @@ class NoisyData : public torch::data::datasets::Dataset<NoisyData> {
 Numbers order(std::int64_t epochs) {
   Numbers numbers;
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-    for (const std::size_t sample : tensors::shuffled(kSamples).of(kSeed, epoch)) {
+    for (const std::size_t sample : train::shuffled(kSamples).of(kSeed, epoch)) {
       numbers.push_back(static_cast<std::int64_t>(sample));
     }
   }
@@ -273,8 +272,8 @@ TEST_F(DataLoaderTest, WeightedAndGrouped_AgreeOnAllRanks) {
   const auto expected = [](const std::vector<std::size_t>& samples) {
     return Numbers(samples.begin(), samples.end());
   };
-  EXPECT_EQ(gathered(weighted), expected(tensors::weighted(weights, 12).of(7, 0)));
-  EXPECT_EQ(gathered(grouped), expected(tensors::grouped(lengths, 4, true).of(7, 0)));
+  EXPECT_EQ(gathered(weighted), expected(train::weighted(weights, 12).of(7, 0)));
+  EXPECT_EQ(gathered(grouped), expected(train::grouped(lengths, 4, true).of(7, 0)));
 }
 
 TEST_F(DataLoaderTest, Streams_AreCutByRankAndResumed) {

@@ -1,4 +1,4 @@
-#include "kolo/torch/gather_for_metrics.hpp"
+#include "kolo/extras/gather_for_metrics.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "torch/data/epoch_order.hpp"
+#include "extras/data/epoch_order.hpp"
 #include "torch/data/numbered_data.hpp"
 #include "torch/torch_fixture.hpp"
 
@@ -51,7 +51,7 @@ TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
         expect_equal(both.at(1), torch::stack({both.at(0), -both.at(0)}, 1).to(at::kFloat));
         gathered.push_back(both.at(0));
       }
-      expect_equal(torch::cat(gathered), to_tensor(tensors::shuffled(samples).of(3, epoch)));
+      expect_equal(torch::cat(gathered), to_tensor(train::shuffled(samples).of(3, epoch)));
     }
   }
 }

@@ -7,7 +7,7 @@
 
 #include <torch/torch.h>
 
-#include "kolo/torch/stream_shard.hpp"
+#include "kolo/extras/stream_shard.hpp"
 
 /// Data sets whose samples are their own numbers.
 namespace kolo::test {

@@ -1,5 +1,3 @@
-#include "torch/data/stream_position.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -8,12 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include "extras/data/sample_sequence.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 
 namespace kolo::test::stream_position_test {
 
-using tensors::StreamPosition;
+using train::StreamPosition;
 using Elements = std::vector<std::uint64_t>;
 
 Elements taken(const StreamPosition& position, std::uint64_t end) {

@@ -5,8 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "kolo/process_set.hpp"
-#include "kolo/torch/sync_batch_norm.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "torch/modules/joined_batches.hpp"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "torch/modules/joined_batches.hpp"
 
 namespace kolo::test::convert_sync_batch_norm_test {

@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "torch/modules/joined_batches.hpp"
 
 namespace kolo::test::sync_batch_norm_errors_test {

@@ -1,5 +1,5 @@
 // SyncBatchNorm computes the same on several ranks as BatchNorm on their concatenated batches.
-#include "kolo/torch/sync_batch_norm.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
 
 #include <sstream>
 

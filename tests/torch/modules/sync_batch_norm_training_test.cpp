@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/parameter_sync.hpp"
-#include "kolo/torch/sync_batch_norm.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/modules/joined_batches.hpp"
 #include "torch/sharding.hpp"

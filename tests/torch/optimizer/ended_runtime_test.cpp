@@ -8,9 +8,9 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "kolo/torch/sync_batch_norm.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "torch/models.hpp"

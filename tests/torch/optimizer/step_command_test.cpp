@@ -1,22 +1,21 @@
-#include "torch/optimizer/step_command.hpp"
-
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "train/optimizer/parameter_batches.hpp"
 
 namespace kolo::test::step_command_test {
 
-using tensors::ClipCommand;
-using tensors::ClipValueCommand;
-using tensors::command_from;
-using tensors::DiscardCommand;
-using tensors::DropCommand;
-using tensors::FindOverflowCommand;
-using tensors::GatherCommand;
-using tensors::SkipCommand;
-using tensors::StepCommand;
-using tensors::UnscaleCommand;
-using tensors::UpdateCommand;
+using train::ClipCommand;
+using train::ClipValueCommand;
+using train::command_from;
+using train::DiscardCommand;
+using train::DropCommand;
+using train::FindOverflowCommand;
+using train::GatherCommand;
+using train::SkipCommand;
+using train::StepCommand;
+using train::UnscaleCommand;
+using train::UpdateCommand;
 
 /// The command as another rank receives it.
 template <class Command>

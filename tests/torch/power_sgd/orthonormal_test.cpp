@@ -1,6 +1,4 @@
 // Orthonormalization of the columns of PowerSGD's factors.
-#include "torch/power_sgd/orthonormal.hpp"
-
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -8,9 +6,11 @@
 
 #include <gtest/gtest.h>
 
+#include "extras/power_sgd.hpp"
+
 namespace kolo::test::orthonormal_test {
 
-using tensors::orthonormalize;
+using train::orthonormalize;
 
 template <class Number>
 double dot(const std::vector<Number>& matrix, std::size_t columns, std::size_t a, std::size_t b) {

@@ -8,9 +8,9 @@
 
 #include <torch/torch.h>
 
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/grad_scaler.hpp"
-#include "kolo/torch/power_sgd.hpp"
 #include "torch/torch_fixture.hpp"
 
 /// Shared code of the PowerSGD tests.

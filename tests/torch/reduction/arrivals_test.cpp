@@ -1,14 +1,14 @@
-#include "torch/reduction/arrivals.hpp"
-
 #include <cstddef>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "train/gradients/bucket_pipeline.hpp"
+
 namespace kolo::test::arrivals_test {
 
-using tensors::Arrivals;
-using tensors::Bucket;
+using train::Arrivals;
+using train::Bucket;
 
 /// Parameters 0 and 2 in the first bucket, 1 in the second.
 std::vector<Bucket> two_buckets() {

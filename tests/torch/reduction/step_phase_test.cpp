@@ -1,16 +1,15 @@
-#include "torch/reduction/step_phase.hpp"
-
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "train/gradients/step_reductions.hpp"
 
 namespace kolo::test::step_phase_test {
 
-using tensors::StepCall;
-using tensors::StepPhase;
-using tensors::StepPhases;
+using train::StepCall;
+using train::StepPhase;
+using train::StepPhases;
 
 constexpr StepCall kCalls[] = {StepCall::Join, StepCall::Load, StepCall::RegisterBucketHook,
                                StepCall::LocalStep};

@@ -12,8 +12,8 @@
 #include <torch/torch.h>
 
 #include "kolo/torch/deferred.hpp"
+#include "kolo/torch/filters.hpp"
 #include "kolo/torch/grad_scaler.hpp"
-#include "kolo/torch/module_filter.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/adapted_layers.hpp"
 #include "torch/memory_watch.hpp"

@@ -1,12 +1,12 @@
-#include "torch/sharding/unit_plan.hpp"
-
 #include <cstddef>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace kolo::tensors {
+#include "train/sharding/gathered_units.hpp"
+
+namespace kolo::train {
 namespace {
 
 using Units = std::vector<std::size_t>;
@@ -55,4 +55,4 @@ TEST(UnitPlanTest, Groups_MakeUnits) {
 }
 
 }  // namespace
-}  // namespace kolo::tensors
+}  // namespace kolo::train

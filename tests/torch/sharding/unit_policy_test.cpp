@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "kolo/torch/module_filter.hpp"
+#include "kolo/torch/filters.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
 #include "torch/sharding.hpp"

@@ -1,11 +1,11 @@
-#include "torch/sharding/use_order.hpp"
-
 #include <cstddef>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-namespace kolo::tensors {
+#include "train/sharding/gathered_units.hpp"
+
+namespace kolo::train {
 namespace {
 
 void use(UseOrder& order, const std::vector<std::size_t>& units) {
@@ -64,4 +64,4 @@ TEST(UseOrderTest, VeryLongSteps_AreNotLearnt) {
 }
 
 }  // namespace
-}  // namespace kolo::tensors
+}  // namespace kolo::train

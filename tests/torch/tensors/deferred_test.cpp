@@ -18,8 +18,8 @@
 #include "support/mpi/variants.hpp"
 #include "support/system/file_size_limit.hpp"
 #include "torch/sharding.hpp"
-#include "torch/tensors/construction_memory.hpp"
 #include "torch/torch_fixture.hpp"
+#include "train/tensors/deferred.hpp"
 
 namespace kolo::test::deferred_test {
 
@@ -297,7 +297,7 @@ TEST_F(DeferredTest, OnlyTheFirstRankHasThemInMemory) {
 
 // As with `ulimit -f`: what cannot be mapped is memory as usual, and nobody gets SIGXFSZ.
 TEST_F(DeferredTest, LimitOfFiles_LeavesUsualMemory) {
-  using tensors::ConstructionMemory;
+  using train::ConstructionMemory;
   const auto memory = std::make_shared<ConstructionMemory>(ConstructionMemory::Kind::Scratch);
   const FileSizeLimit limit(4096);
   const ConstructionMemory::Scope scope(memory);

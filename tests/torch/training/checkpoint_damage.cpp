@@ -144,9 +144,9 @@ std::string CheckpointDamage::forge_tensor(CheckpointImage& image) {
     std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xff});
     return what + "filled";
   }
-  const std::int64_t count = tensors::elements_of(tensor.shape).value();
-  tensor.bytes.resize(static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, count)));
-  return what + "is " + tensors::text_of(tensor.dtype, tensor.shape);
+  const std::int64_t count = train::elements_of(tensor.shape).value();
+  tensor.bytes.resize(static_cast<std::size_t>(train::bytes_of(tensor.dtype, count)));
+  return what + "is " + train::text_of(tensor.dtype, tensor.shape);
 }
 
 /// Replaces a value of the details.

@@ -52,7 +52,7 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
     const int root = runtime_.size() - 1;
     const fs::path file = folder_ / (std::string(name_of(mode)) + ".safetensors");
     training.optimizer->save_full_state(file, root);
-    const tensors::SafetensorsReader reader(file);
+    const train::SafetensorsReader reader(file);
     const auto read = [&](const std::string& name, std::int64_t count) {
       at::Tensor values = torch::empty({count});
       reader.read(name, DType::Float32, 0,

@@ -33,11 +33,11 @@ struct CheckpointImage {
 
 /// Reads a whole checkpoint, or the newest one in a folder. Collective over the world.
 inline CheckpointImage read_image(const std::filesystem::path& path) {
-  const tensors::Checkpoint checkpoint(path, tensors::Readers(OperationOptions{}));
+  const train::Checkpoint checkpoint(path, train::Readers(OperationOptions{}));
   CheckpointImage image{{}, checkpoint.details()};
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    const std::int64_t count = tensors::elements_of(tensor.shape).value();
-    const auto bytes = static_cast<std::size_t>(tensors::bytes_of(tensor.dtype, count));
+    const std::int64_t count = train::elements_of(tensor.shape).value();
+    const auto bytes = static_cast<std::size_t>(train::bytes_of(tensor.dtype, count));
     CheckpointImage::Tensor& read = image.tensors[name];
     read = {tensor.dtype, tensor.shape, std::vector<std::byte>(bytes)};
     checkpoint.read(name, tensor.dtype, 0, read.bytes);
@@ -48,14 +48,14 @@ inline CheckpointImage read_image(const std::filesystem::path& path) {
 /// Writes a checkpoint with this content, valid or not, and the right checksums. The first rank
 /// holds all elements. Collective over the world.
 inline void write_image(const std::filesystem::path& folder, const CheckpointImage& image) {
-  std::vector<tensors::TensorSlice> slices;
+  std::vector<train::TensorSlice> slices;
   if (Runtime::current().rank() == 0) {
     for (const auto& [name, tensor] : image.tensors) {
-      const std::int64_t count = tensors::elements_of(tensor.shape).value();
+      const std::int64_t count = train::elements_of(tensor.shape).value();
       slices.push_back({name, tensor.dtype, tensor.shape, 0, count, tensor.bytes.data()});
     }
   }
-  tensors::write_checkpoint(folder, slices, image.details, /*keep_last=*/0, {});
+  train::write_checkpoint(folder, slices, image.details, /*keep_last=*/0, {});
 }
 
 }  // namespace kolo::test

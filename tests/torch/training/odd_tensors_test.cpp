@@ -52,11 +52,11 @@ class OddTensorsTest : public CheckpointTest {
   fs::path write_file(const std::string& name, const std::map<std::string, at::Tensor>& tensors) {
     barrier();
     if (runtime_.rank() == 0) {
-      std::vector<tensors::SafetensorsTensor> entries;
+      std::vector<train::SafetensorsTensor> entries;
       for (const auto& [key, tensor] : tensors) {
         entries.push_back({key, DType::Float32, tensor.sizes().vec()});
       }
-      tensors::SafetensorsWriter writer(folder_ / name, entries);
+      train::SafetensorsWriter writer(folder_ / name, entries);
       for (const auto& [key, tensor] : tensors) {
         const at::Tensor values = tensor.contiguous();
         writer.append(values.data_ptr(), values.nbytes());
@@ -148,7 +148,7 @@ TEST_F(OddTensorsTest, StateOfSomeRanks_IsSavedWhole) {
   optimizer.step();
   optimizer.save(folder_);
   optimizer.save_full_state(folder_ / "all.safetensors", 0);
-  const tensors::SafetensorsReader file(folder_ / "all.safetensors");
+  const train::SafetensorsReader file(folder_ / "all.safetensors");
   for (const char* name : {"first", "last"}) {
     if (runtime_.size() == 1 && std::string(name) == "last") continue;
     const double expected = std::string(name) == "first" ? 1.0 : runtime_.size();
@@ -502,7 +502,7 @@ TEST_F(OddTensorsTest, StateOfOneElement_IsToldFromAShardOfOneElement) {
     step(model, optimizer);
     optimizer.save(folder_);
     optimizer.save_full_state(folder_ / "all.safetensors");
-    const tensors::SafetensorsReader file(folder_ / "all.safetensors");
+    const train::SafetensorsReader file(folder_ / "all.safetensors");
     EXPECT_EQ(file.tensors().at("optimizer.decay.a").shape, std::vector<std::int64_t>{1});
     EXPECT_EQ(file.tensors().at("optimizer.sum.a").shape, std::vector<std::int64_t>{count});
     for (const Shard other : all_modes()) {

@@ -22,9 +22,9 @@
 
 #include "kolo/kolo.hpp"
 #include "torch/checkpoint/safetensors_reader.hpp"
-#include "torch/tensors/tensor_memory.hpp"
 #include "torch/training/model_match.hpp"
 #include "torch/training_checkpoints.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::test::resume_matrix {
 
@@ -116,10 +116,10 @@ struct Program {
 
 /// All tensors of a full state but those of `none`: sharded, no rank steps it or has its state.
 std::map<std::string, at::Tensor> read(const fs::path& file) {
-  const tensors::SafetensorsReader reader(file);
+  const train::SafetensorsReader reader(file);
   std::map<std::string, at::Tensor> all;
   for (const auto& [name, place] : reader.tensors()) {
-    at::Tensor values = torch::empty(place.shape, tensors::scalar_type_of(*place.dtype));
+    at::Tensor values = torch::empty(place.shape, train::scalar_type_of(*place.dtype));
     reader.read(name, *place.dtype, 0,
                 {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
     if (!name.ends_with("none")) all[name] = values;
@@ -196,7 +196,7 @@ std::string read_parameters(const Precision& precision, const OptimizerCase& whi
   std::map<std::string, at::Tensor> own;
   for (const auto& [name, tensor] : model.named_parameters().pairs()) own[name] = tensor.detach();
   for (const auto& [name, tensor] : model.named_buffers().pairs()) own[name] = tensor;
-  for (const auto& [name, tensor] : own) tensors::copy_values(tensor, torch::zeros_like(tensor));
+  for (const auto& [name, tensor] : own) train::copy_values(tensor, torch::zeros_like(tensor));
   const Loaded loaded = load_parameters(model, path);
   if (loaded.loaded.size() != own.size() - 1) return "not all were loaded";  // one has two names
   std::size_t compared = 0;

@@ -9,13 +9,13 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
-#include "torch/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::test::wrapped_optimizer_test {
 
-using tensors::KnownField;
-using tensors::LibTorchOptimizer;
-using tensors::StateField;
+using train::KnownField;
+using train::LibTorchOptimizer;
+using train::StateField;
 using Parameters = std::vector<at::Tensor>;
 using Make = std::unique_ptr<torch::optim::Optimizer> (*)(const Parameters&);
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "train/gradients/bucket_plan.hpp"
+#include "train/gradients/step_reductions.hpp"
+
+namespace kolo::train {
+
+/// Counts the gradients that have arrived since the last step and those that buckets wait for.
+class Arrivals {
+ public:
+  /// A bucket is complete once each of its parameters has received `passes` gradients; with
+  /// `by_pass`, one each, and `take` makes it wait for the next pass.
+  Arrivals(const std::vector<Bucket>& buckets, std::size_t parameters, int passes, bool by_pass);
+
+  /// Counts a gradient. Returns whether its bucket is complete.
+  bool add(std::size_t parameter);
+  /// The bucket has been submitted with the gradients that had arrived.
+  void take(std::size_t bucket);
+  /// The parameter's gradient was dropped before its bucket was submitted.
+  void drop(std::size_t parameter);
+  /// Begins a new step.
+  void restart();
+
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
+  int count(std::size_t parameter) const { return counts_[parameter]; }
+  bool any() const;
+  bool is_complete(std::size_t bucket) const { return missing_[bucket] <= 0; }
+  /// Whether the parameter has a gradient that has not been submitted.
+  bool is_pending(std::size_t parameter) const { return is_pending_[parameter]; }
+
+ private:
+  int expected(std::size_t bucket) const;
+
+  std::vector<std::vector<std::size_t>> members_;  // of each bucket
+  std::vector<std::size_t> bucket_of_;             // of each parameter
+  int passes_;
+  bool by_pass_;
+  std::vector<int> missing_;      // of each bucket: gradients that it waits for
+  std::vector<int> counts_;       // of each parameter
+  std::vector<bool> is_pending_;  // of each parameter
+};
+
+/// Decides when gradients may be copied into a bucket and when buckets are submitted.
+class BucketPipeline {
+ public:
+  virtual ~BucketPipeline() = default;
+
+  /// Whether gradients may be moved into the bucket on arrival. Completes the slot's previous
+  /// bucket if that does not block; throws its error.
+  virtual bool is_writable(std::size_t bucket) = 0;
+  /// All gradients of the bucket have arrived: submits the buckets that can be submitted now.
+  /// Throws the error of a bucket that had to be completed first.
+  virtual void bucket_arrived(std::size_t bucket) = 0;
+  /// A pass has ended. If another rank's backward() may wait for buckets of this rank, submits
+  /// those that no gradient completes any more, since the program may wait for that rank.
+  virtual void pass_ended() = 0;
+  /// Submits all other buckets of the step.
+  virtual void submit_rest() = 0;
+  /// Begins a new step. Returns the first error of the buckets that it completed in the last one.
+  virtual std::exception_ptr restart() = 0;
+};
+
+/// Every bucket has its own memory and is submitted when all its gradients have arrived.
+std::unique_ptr<BucketPipeline> make_own_memory_pipeline(StepReductions& reductions);
+
+/// Buckets share slots of memory, and all ranks submit them in the order of the layout: once in a
+/// step of `passes` passes or, with `by_pass`, in each pass. On the CPU, if they are submitted only
+/// once, gradients are moved into the bucket on arrival if the slot's previous bucket has
+/// completed; otherwise when the bucket is submitted. A backward() that is further ahead waits,
+/// unless `waits` is false: then gradients stay in their own memory until the slot's previous
+/// bucket has completed.
+std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
+                                                           Arrivals& arrivals, int passes,
+                                                           bool by_pass, bool waits);
+
+}  // namespace kolo::train

@@ -1,0 +1,157 @@
+#include "train/gradients/bucket_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "kolo/collectives.hpp"
+
+namespace kolo::train {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{25} << 20;
+constexpr std::size_t kBuckets = 16;
+constexpr std::size_t kFirstBucketDivisor = 4;
+
+std::size_t aligned(std::size_t bytes, std::size_t alignment = kBucketAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+std::size_t bytes_of(const PlannedParameter& parameter) {
+  return aligned(parameter.count * size_of(parameter.dtype));
+}
+
+/// Places the buckets one after another in memory. Each ends with its flags.
+void place_buckets(BucketPlan& plan, std::size_t shards, std::size_t alignment) {
+  for (Bucket& bucket : plan.buckets) {
+    bucket.offset = plan.size_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
+    bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
+    bucket.flags_offset = bucket.offset + bucket.size_bytes;
+    bucket.size_bytes += aligned(bucket.flag_count() * size_of(bucket.dtype), alignment);
+    plan.size_bytes += bucket.size_bytes;
+  }
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
+                        const std::vector<std::size_t>& order, std::size_t bucket_bytes,
+                        std::size_t shards, std::size_t alignment) {
+  BucketPlan plan;
+  // The unfinished bucket of each group, dtype and compression.
+  std::map<std::tuple<int, DType, bool>, std::size_t> open;
+  for (const std::size_t index : order) {
+    const PlannedParameter& parameter = parameters[index];
+    const std::tuple key{parameter.group, parameter.dtype, parameter.is_compressed};
+    const auto found = open.find(key);
+    const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
+    const bool fits =
+        found != open.end() &&
+        (!(is_limited || parameter.may_split_group) ||
+         plan.buckets[found->second].size_bytes + bytes_of(parameter) <= bucket_bytes);
+    if (!fits) {
+      open[key] = plan.buckets.size();
+      plan.buckets.emplace_back();
+      plan.buckets.back().dtype = parameter.dtype;
+      plan.buckets.back().is_compressed = parameter.is_compressed;
+    }
+    const std::size_t place = open[key];
+    Bucket& bucket = plan.buckets[place];
+    bucket.members.push_back({index, bucket.size_bytes});
+    bucket.size_bytes += bytes_of(parameter);
+    const bool is_first = place == 0;
+    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
+      open.erase(key);
+    }
+  }
+  if (!plan.buckets.empty()) plan.buckets.front().has_digest = true;
+  place_buckets(plan, shards, alignment);
+  return plan;
+}
+
+BucketPlan widen(BucketPlan plan, DType least) {
+  plan.size_bytes = 0;
+  for (Bucket& bucket : plan.buckets) {
+    const std::size_t begin = std::exchange(bucket.offset, plan.size_bytes);
+    const std::size_t factor = std::max<std::size_t>(size_of(least) / size_of(bucket.dtype), 1);
+    if (factor > 1) bucket.dtype = least;
+    for (Bucket::Member& member : bucket.members) {
+      member.offset = bucket.offset + (member.offset - begin) * factor;
+    }
+    bucket.flags_offset = bucket.offset + (bucket.flags_offset - begin) * factor;
+    bucket.size_bytes *= factor;
+    plan.size_bytes += bucket.size_bytes;
+  }
+  return plan;
+}
+
+BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
+  std::size_t slot_bytes = 0;
+  for (const Bucket& bucket : plan.buckets) slot_bytes = std::max(slot_bytes, bucket.size_bytes);
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    Bucket& bucket = plan.buckets[i];
+    const std::size_t offset = i % slots * slot_bytes;
+    for (Bucket::Member& member : bucket.members) member.offset += offset - bucket.offset;
+    bucket.flags_offset += offset - bucket.offset;
+    bucket.offset = offset;
+  }
+  plan.size_bytes = std::min(slots, plan.buckets.size()) * slot_bytes;
+  plan.slots = slots;
+  return plan;
+}
+
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
+  std::size_t total = 0;
+  for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
+  return std::min(kMaxBytes, total / kBuckets);
+}
+
+void ArrivalOrder::record(std::size_t parameter, bool is_sparse) {
+  order_.push_back(parameter);
+  if (is_sparse) was_sparse_[parameter] = true;
+}
+
+ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& name) const {
+  const std::size_t parameters = was_sparse_.size();
+  // A row is a parameter and whether it was sparse; joined ranks send none.
+  using Row = std::array<std::int64_t, 2>;
+  std::vector<Row> own;
+  for (const std::size_t i : completed(order_, parameters)) {
+    own.push_back({static_cast<std::int64_t>(i), was_sparse_[i]});
+  }
+  std::vector<Row> all;
+  allgather({own.data(), DType::Int64, {static_cast<std::int64_t>(own.size()), 2}, Device{}},
+            [&](const std::vector<std::int64_t>& rows) -> void* {
+              all.resize(static_cast<std::size_t>(
+                  std::accumulate(rows.begin(), rows.end(), std::int64_t{0})));
+              return all.data();
+            },
+            {.name = name, .process_set = &set});
+  Agreed agreed{.order = {}, .sparse = std::vector<bool>(parameters)};
+  for (const auto& [index, was_sparse] : all) {
+    const auto i = static_cast<std::size_t>(index);
+    if (agreed.order.size() < parameters) agreed.order.push_back(i);
+    if (was_sparse != 0) agreed.sparse[i] = true;
+  }
+  return agreed;
+}
+
+std::vector<std::size_t> ArrivalOrder::completed(std::vector<std::size_t> order,
+                                                 std::size_t parameters) {
+  // Backward reaches the last layers first.
+  for (std::size_t i = parameters; i-- > 0;) order.push_back(i);
+  std::vector<std::size_t> each_once;
+  std::vector<bool> is_in(parameters);
+  for (const std::size_t i : order) {
+    if (!is_in[i]) each_once.push_back(i);
+    is_in[i] = true;
+  }
+  return each_once;
+}
+
+}  // namespace kolo::train

@@ -1,0 +1,258 @@
+#include "train/gradients/gradient_buckets.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
+
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_memory.hpp"
+
+namespace kolo::train {
+namespace {
+
+std::string refusal_of_shards(const std::string& name) {
+  return "DistributedOptimizer: the gradient of parameter '" + name +
+         "' is being reduced to shards of all ranks, or has been: grad() can be neither read nor "
+         "changed. Call for_each_gradient(), clip_grad_value_(), clip_grad_norm_() or step() of "
+         "the DistributedOptimizer; those of LibTorch see no shards.";
+}
+
+}  // namespace
+
+WithheldGradients::WithheldGradients(const std::vector<at::Tensor>& parameters,
+                                     std::vector<std::string> names)
+    : parameters_(parameters),
+      names_(std::move(names)),
+      stand_ins_(parameters.size()),
+      is_placed_(parameters.size()) {}
+
+void WithheldGradients::place(std::size_t parameter) {
+  at::Tensor& stand_in = stand_ins_[parameter];
+  if (!stand_in.defined()) {
+    stand_in = withheld(parameters_[parameter], refusal_of_shards(names_[parameter]));
+  }
+  parameters_[parameter].mutable_grad() = stand_in;
+  is_placed_[parameter] = true;
+}
+
+void WithheldGradients::take_away(std::size_t parameter) {
+  if (is_in_place(parameter)) parameters_[parameter].mutable_grad().reset();
+  is_placed_[parameter] = false;
+}
+
+void WithheldGradients::take_away() {
+  for (std::size_t i = 0; i < is_placed_.size(); ++i) take_away(i);
+}
+
+namespace {
+
+// The positions of a rank's flags, counted from the end.
+constexpr std::int64_t kActive = -1;
+constexpr std::int64_t kUncounted = -2;
+constexpr std::int64_t kCounted = -3;
+
+constexpr std::int64_t kDigestBits = Bucket::kDigestBits;
+
+/// The flags of a bucket's digest.
+at::Tensor digest_in(const at::Tensor& flags, const Bucket& bucket) {
+  return flags.narrow(0, static_cast<std::int64_t>(bucket.members.size()), 2 * kDigestBits);
+}
+
+/// Sums of these flags of several ranks show whether all digests are equal: a bit that differs is
+/// set in one and its complement in another.
+void set_digest(const at::Tensor& flags, std::uint32_t digest) {
+  const at::Tensor bits = at::empty({2 * kDigestBits}, at::kFloat);
+  auto* const values = bits.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < kDigestBits; ++i) {
+    const bool bit = (digest >> i & 1U) != 0;
+    values[i] = bit ? 1.0F : 0.0F;
+    values[kDigestBits + i] = bit ? 0.0F : 1.0F;
+  }
+  at::Tensor(flags).copy_(bits);
+}
+
+}  // namespace
+
+std::string refusal_of_gradient(const std::string& name) {
+  return "DistributedOptimizer: the gradient of parameter '" + name +
+         "' is being reduced over the ranks: it can be neither read nor changed. Call "
+         "synchronize() of the DistributedOptimizer first. Its clip_grad_norm_() and step() do "
+         "that; those of LibTorch do not.";
+}
+
+GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
+                                 const std::vector<bool>& sparse, const OperationOptions& options)
+    : parameters_(parameters),
+      plan_(std::move(plan)),
+      memory_(make_flat_memory(plan_.size_bytes, device(), options)),
+      views_(parameters.size()) {
+  for (const Bucket& bucket : plan_.buckets) {
+    const at::TensorOptions type = type_of(bucket);
+    for (const Bucket::Member& member : bucket.members) {
+      if (sparse[member.parameter]) continue;
+      views_[member.parameter] =
+          tensor_over(memory_, member.offset, parameters_[member.parameter].sizes(), type);
+    }
+    const auto flag_count = static_cast<std::int64_t>(bucket.flag_count());
+    flags_.push_back(has_separate_flags()
+                         ? at::empty({flag_count}, at::TensorOptions(type.dtype()))
+                         : tensor_over(memory_, bucket.flags_offset, {flag_count}, type));
+  }
+}
+
+at::TensorOptions GradientBuckets::type_of(const Bucket& bucket) const {
+  return at::TensorOptions(scalar_type_of(bucket.dtype)).device(device());
+}
+
+at::Tensor GradientBuckets::flat(const Bucket& bucket) const {
+  return tensor_over(memory_, bucket.offset, {static_cast<std::int64_t>(bucket.gradient_count())},
+                     type_of(bucket));
+}
+
+bool GradientBuckets::is_in_place(std::size_t parameter) const {
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
+}
+
+std::vector<at::Tensor> GradientBuckets::move_in(const std::vector<std::size_t>& parameters) {
+  std::vector<at::Tensor> views;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> replaced;
+  const at::NoGradGuard no_grad;
+  for (const std::size_t parameter : parameters) {
+    if (is_sparse(parameter) || is_in_place(parameter)) continue;
+    const at::Tensor& gradient = parameters_[parameter].grad();
+    views.push_back(views_[parameter]);
+    gradients.push_back(gradient.is_sparse() ? gradient.to_dense() : gradient);
+    replaced.push_back(gradient);
+  }
+  if (views.empty()) return {};
+  at::_foreach_copy_(views, gradients);  // on a GPU many in one launch
+  for (const std::size_t parameter : parameters) {
+    if (!is_sparse(parameter)) parameters_[parameter].mutable_grad() = views_[parameter];
+  }
+  return replaced;
+}
+
+void GradientBuckets::widen(std::size_t parameter) {
+  if (is_sparse(parameter)) return;
+  at::Tensor& gradient = parameters_[parameter].mutable_grad();
+  const at::NoGradGuard no_grad;
+  gradient = gradient.to(views_[parameter].scalar_type());
+}
+
+const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
+  return flags_[static_cast<std::size_t>(&bucket - plan_.buckets.data())];
+}
+
+std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own,
+                                              const WithheldGradients* withheld) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::size_t> present;
+  const at::Tensor& flags = flags_of(bucket);
+  flags.fill_(1);
+  if (!own.is_active) flags[kActive] = 0;
+  if (!own.kinds.uncounted) flags[kUncounted] = 0;
+  if (!own.kinds.counted) flags[kCounted] = 0;
+  if (bucket.has_digest && own.digest) set_digest(digest_in(flags, bucket), *own.digest);
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    const bool is_withheld = withheld != nullptr && withheld->is_in_place(parameter);
+    if (parameters_[parameter].grad().defined() && !is_withheld) {
+      present.push_back(parameter);
+    } else {
+      if (!is_sparse(parameter)) views_[parameter].zero_();
+      flags[static_cast<std::int64_t>(i)] = 0;
+    }
+  }
+  return move_in(present);
+}
+
+void GradientBuckets::zero_gaps(const Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  std::size_t end = bucket.offset;
+  const auto zero_up_to = [&](std::size_t begin) {
+    if (begin == end) return;
+    if (device().is_cpu()) {
+      std::memset(memory_.data() + end, 0, begin - end);
+      return;
+    }
+    const std::size_t element = size_of(bucket.dtype);
+    const auto length = static_cast<std::int64_t>((begin - end) / element);
+    tensor_over(memory_, end, {length}, type_of(bucket)).zero_();
+  };
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    zero_up_to(member.offset);
+    end = member.offset + views_[member.parameter].nbytes();
+  }
+  zero_up_to(bucket.flags_offset);
+}
+
+void GradientBuckets::set_refusals(const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    if (is_sparse(i)) continue;
+    set_refusal(views_[i].storage(), refusal_of_gradient(names[i]));
+  }
+}
+
+void GradientBuckets::refuse_access(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    train::refuse_access(views_[member.parameter].storage());
+  }
+}
+
+void GradientBuckets::allow_access(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_sparse(member.parameter)) continue;
+    train::allow_access(views_[member.parameter].storage());
+  }
+}
+
+void GradientBuckets::assign_gradients(const Bucket& bucket) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
+    const std::size_t parameter = bucket.members[i].parameter;
+    at::Tensor& gradient = parameters_[parameter].mutable_grad();
+    if (gradient.defined() || is_sparse(parameter) || !is_present(bucket, i)) continue;
+    gradient = views_[parameter];
+  }
+}
+
+bool GradientBuckets::is_present(const Bucket& bucket, std::size_t member) const {
+  return flags_of(bucket)[static_cast<std::int64_t>(member)].item<double>() != 0.0;
+}
+
+double GradientBuckets::reduced_activity(const Bucket& bucket) const {
+  return flags_of(bucket)[kActive].item<double>();
+}
+
+PassKinds GradientBuckets::reduced_kinds(const Bucket& bucket) const {
+  const at::Tensor& flags = flags_of(bucket);
+  return {.counted = flags[kCounted].item<double>() != 0.0,
+          .uncounted = flags[kUncounted].item<double>() != 0.0};
+}
+
+bool GradientBuckets::has_unequal_digests(const Bucket& bucket) const {
+  const at::Tensor flags = digest_in(flags_of(bucket), bucket).ne(0);
+  const auto* const bits = flags.const_data_ptr<bool>();
+  for (std::int64_t i = 0; i < kDigestBits; ++i) {
+    if (bits[i] && bits[kDigestBits + i]) return true;
+  }
+  return false;
+}
+
+void GradientBuckets::clear_gradients() {
+  for (const Bucket& bucket : plan_.buckets) clear_gradients(bucket);
+}
+
+void GradientBuckets::clear_gradients(const Bucket& bucket) {
+  for (const Bucket::Member& member : bucket.members) {
+    if (is_in_place(member.parameter)) parameters_[member.parameter].mutable_grad().reset();
+  }
+}
+
+}  // namespace kolo::train

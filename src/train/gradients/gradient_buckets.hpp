@@ -1,0 +1,143 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "kolo/shared_buffer.hpp"
+#include "train/gradients/bucket_plan.hpp"
+
+namespace kolo::train {
+
+/// Stand-ins for the gradients of sharded parameters, which grad() is from the moment a gradient is
+/// taken for its reduction until the step ends. They have no memory: each access throws, since it
+/// would read nothing, and a change would be lost. A program drops a gradient by undefining grad().
+class WithheldGradients {
+ public:
+  /// `parameters` outlive this.
+  WithheldGradients(const std::vector<at::Tensor>& parameters, std::vector<std::string> names);
+  ~WithheldGradients() { take_away(); }
+  WithheldGradients(const WithheldGradients&) = delete;  // it takes the stand-ins away once
+  WithheldGradients& operator=(const WithheldGradients&) = delete;
+
+  void place(std::size_t parameter);
+  /// Undefines the parameter's grad(), if it is a stand-in; or those of all parameters.
+  void take_away(std::size_t parameter);
+  void take_away();
+
+  bool is_in_place(std::size_t parameter) const {
+    return is_placed_[parameter] && parameters_[parameter].grad().is_same(stand_ins_[parameter]);
+  }
+  /// Whether the program has undefined or replaced the stand-in.
+  bool is_gone(std::size_t parameter) const {
+    return is_placed_[parameter] && !is_in_place(parameter);
+  }
+
+ private:
+  const std::vector<at::Tensor>& parameters_;
+  const std::vector<std::string> names_;
+  std::vector<at::Tensor> stand_ins_;  // of each parameter, once it was needed
+  std::vector<bool> is_placed_;
+};
+
+/// The kinds of backward passes that gradients come from.
+struct PassKinds {
+  bool counted = false;    ///< of DistributedOptimizer::backward(), with a count
+  bool uncounted = false;  ///< of at::Tensor::backward()
+
+  void add(const PassKinds& others) {
+    counted = counted || others.counted;
+    uncounted = uncounted || others.uncounted;
+  }
+};
+
+/// What a rank says of itself with the gradients of a bucket.
+struct RankFlags {
+  bool is_active;                       ///< it has not joined
+  PassKinds kinds;                      ///< of its passes
+  std::optional<std::uint32_t> digest;  ///< of what ranks do alike; none: nothing is compared
+};
+
+/// The error text of accesses to the gradient of parameter `name` while it is reduced.
+std::string refusal_of_gradient(const std::string& name);
+
+/// The memory of a plan's buckets, with the parameters' gradients as views of it.
+///
+/// Autograd assigns a new gradient without copying it; `move_in` copies it into the bucket and
+/// makes the view the gradient. backward() then adds to the bucket until the gradient is cleared.
+/// The bucket, and with it the gradient, may have a wider dtype than the parameter. The flags of a
+/// bucket say which gradients this rank has, from what kinds of passes, and whether it has joined.
+/// For buckets on a GPU they are in CPU memory, so that reading them does not wait for the GPU.
+class GradientBuckets {
+ public:
+  /// All parameters are on one device. `sparse[i]`: the gradient of parameter i is outside its
+  /// bucket. Collective over the set of `options`, which names the memory.
+  GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
+                  const std::vector<bool>& sparse, const OperationOptions& options);
+
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const BucketPlan& plan() const { return plan_; }
+  const std::vector<Bucket>& buckets() const { return plan_.buckets; }
+  const SharedBuffer& memory() const { return memory_; }
+  at::Device device() const { return parameters_.front().device(); }
+  /// Whether flags are reduced separately from the gradients of their bucket.
+  bool has_separate_flags() const { return !device().is_cpu(); }
+
+  /// All gradients of a bucket as one tensor [n], without the flags.
+  at::Tensor flat(const Bucket& bucket) const;
+  /// A parameter's gradient in its bucket, in the parameter's shape; undefined for a sparse one.
+  const at::Tensor& view(std::size_t parameter) const { return views_[parameter]; }
+
+  bool is_sparse(std::size_t parameter) const { return !views_[parameter].defined(); }
+  /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has
+  /// any.
+  bool is_in_place(std::size_t parameter) const;
+  /// Copies the gradients into their buckets, made dense, and makes the views the gradients, but
+  /// for those that are in place already. Returns the replaced gradients: on a GPU their memory may
+  /// be reused only after the current stream has copied it.
+  std::vector<at::Tensor> move_in(const std::vector<std::size_t>& parameters);
+  /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
+  /// gradients are added to it.
+  void widen(std::size_t parameter);
+  /// Zeroes missing gradients, moves in all others, and sets the flags. Stand-ins of `withheld`,
+  /// which may be null, are missing gradients. Returns the gradients that were replaced.
+  std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own,
+                               const WithheldGradients* withheld);
+  /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
+  void zero_gaps(const Bucket& bucket);
+  const at::Tensor& flags_of(const Bucket& bucket) const;
+  /// While a bucket is reduced, each access to its gradients throws c10::Error, naming the
+  /// parameter with `names`. Its flat() may be used.
+  void set_refusals(const std::vector<std::string>& names);
+  void refuse_access(const Bucket& bucket);
+  void allow_access(const Bucket& bucket);
+
+  /// After the reduction: makes the views the gradients of parameters for which any rank has one.
+  void assign_gradients(const Bucket& bucket);
+  /// After the reduction: whether any rank has the gradient of a bucket's member.
+  bool is_present(const Bucket& bucket, std::size_t member) const;
+  /// After the reduction: the reduced activity flags, which are 1 or 0 on each rank.
+  double reduced_activity(const Bucket& bucket) const;
+  /// After the reduction: the kinds of all ranks' passes.
+  PassKinds reduced_kinds(const Bucket& bucket) const;
+  /// After the reduction of a bucket with digests: whether two differ.
+  bool has_unequal_digests(const Bucket& bucket) const;
+  /// Undefines the gradients in all buckets, or in one.
+  void clear_gradients();
+  void clear_gradients(const Bucket& bucket);
+
+ private:
+  at::TensorOptions type_of(const Bucket& bucket) const;
+
+  std::vector<at::Tensor> parameters_;
+  BucketPlan plan_;
+  SharedBuffer memory_;
+  std::vector<at::Tensor> views_;  // of each parameter; undefined for sparse ones
+  std::vector<at::Tensor> flags_;  // of each bucket
+};
+
+}  // namespace kolo::train

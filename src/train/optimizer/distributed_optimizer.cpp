@@ -1,0 +1,997 @@
+#include "train/optimizer/distributed_optimizer.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/shard.hpp"
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "runtime/api/collectives.hpp"
+#include "train/optimizer/full_parameters.hpp"
+#include "train/optimizer/optimizer_checks.hpp"
+#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/replica_check.hpp"
+#include "train/tensors/agreement.hpp"
+#include "train/wrapped/libtorch_optimizer.hpp"
+
+namespace kolo::train {
+
+void UsageGuards::require_unsharded(const std::string& what) const {
+  if (!context_.is_sharded()) return;
+  throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
+                        std::string(kolo::name_of(*context_.options.shard)) +
+                        ". Use shard = none.");
+}
+
+void UsageGuards::require_whole_state(const std::string& what) const {
+  if (!batches_.are_sharded()) return;
+  throw InvalidArgument("DistributedOptimizer: " + what +
+                        " needs whole state, but each rank has only a shard of it with shard = " +
+                        std::string(kolo::name_of(*context_.options.shard)) +
+                        ". Use the optimizer's save(folder) and load(folder).");
+}
+
+void UsageGuards::require_untouched() const {
+  for (const GatheredUnits* const units : batches_.units()) units->require_usable();
+  for (const auto& reducer : batches_) {
+    reducer->watch().require_in_place();
+    reducer->watch().require_unwritten();
+    reducer->watch().require_no_whole_state(context_.wrapped);
+  }
+  context_.frozen.require_untouched();
+}
+
+void UsageGuards::discard(const std::string& changed) {
+  if (changed.empty() || ++discards_after_change_ < 2) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: gradients were discarded twice without a step() between, and each "
+      "time parameters such as '" +
+      changed +
+      "' had changed since their gradients arrived. Call step() of the DistributedOptimizer, not "
+      "of the wrapped optimizer, which uses this rank's gradients alone. If the program changes "
+      "parameters in another way, run such a backward() under no_sync().");
+}
+
+namespace {
+
+/// The units around a parameter, outermost first.
+using Path = std::vector<std::size_t>;
+
+class UnitSearch {
+ public:
+  explicit UnitSearch(const ModuleFilter& policy) : policy_(policy) {}
+
+  void visit(const torch::nn::Module& module, const std::string& name) {
+    const bool is_unit = !name.empty() && policy_(name, module);
+    if (is_unit) path_.push_back(count_++);
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) add(item.value());
+    for (const auto& item : module.named_children()) {
+      visit(*item.value(), name.empty() ? item.key() : name + "." + item.key());
+    }
+    if (is_unit) path_.pop_back();
+  }
+
+  std::size_t count() const { return count_; }
+  /// In order of discovery.
+  const std::vector<std::pair<at::Tensor, Path>>& parameters() const { return parameters_; }
+
+ private:
+  /// A tied parameter belongs to the units that enclose all its modules.
+  void add(const at::Tensor& parameter) {
+    const auto [found, is_new] =
+        known_.emplace(parameter.unsafeGetTensorImpl(), parameters_.size());
+    if (is_new) {
+      parameters_.emplace_back(parameter, path_);
+      return;
+    }
+    Path& common = parameters_[found->second].second;
+    const auto end = std::ranges::mismatch(common, path_).in1;
+    common.erase(end, common.end());
+  }
+
+  const ModuleFilter& policy_;
+  Path path_;
+  std::size_t count_ = 0;
+  std::unordered_map<const void*, std::size_t> known_;
+  std::vector<std::pair<at::Tensor, Path>> parameters_;
+};
+
+}  // namespace
+
+std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
+                                              const ModuleFilter& policy,
+                                              const torch::optim::Optimizer& optimizer) {
+  UnitSearch search(policy);
+  search.visit(model, "");
+  std::unordered_set<const void*> trained;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      trained.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  std::vector<std::vector<at::Tensor>> units(search.count());
+  for (const auto& [parameter, path] : search.parameters()) {
+    const bool is_known = !parameter.requires_grad() ||  // frozen ones are gathered, too
+                          trained.contains(parameter.unsafeGetTensorImpl());
+    if (path.empty() || !is_known) continue;
+    units[path.back()].push_back(parameter);
+  }
+  std::erase_if(units, [](const auto& unit) { return unit.empty(); });
+  return units;
+}
+
+namespace {
+
+ProcessSet& set_of(const DistributedOptimizerOptions& options) {
+  return options.process_set != nullptr ? *options.process_set : Runtime::current().world();
+}
+
+/// The options with defaults for missing values.
+DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
+  options.process_set = &set;
+  if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
+  if (!options.reduce_dtype && options.master_weights) options.reduce_dtype = at::kFloat;
+  return options;
+}
+
+TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
+                           DistributedOptimizerOptions options) {
+  ProcessSet& set = set_of(options);
+  options = completed(std::move(options), set);
+  return {.set = set,
+          .prefix = runtime::next_prefix(set, "optimizer"),
+          .options = options,
+          .compression = compression_of(options),
+          .wrapped = wrapped,
+          .groups = groups};
+}
+
+}  // namespace
+
+TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
+                               const NamedTensors& parameters, const NamedTensors& buffers,
+                               DistributedOptimizerOptions options, const std::string& problem)
+    : wrapped_(std::move(wrapped)),
+      context_(context_of(*wrapped_, groups, std::move(options))),
+      option_sync_(groups),
+      batches_(context_, option_sync_, parameters,
+               [this] {
+                 if (context_.step.backward.is_first_call()) begin_backward();
+               }),
+      guards_(context_, batches_),
+      gradients_(context_.set, context_.sets,
+                 [this](const TensorView& rows) { sum_over_ranks(rows); }),
+      normalization_(context_, batches_),
+      commands_(context_),
+      local_(context_, batches_),
+      comparison_(context_, batches_, option_sync_),
+      checkpoint_(context_, batches_, option_sync_, parameters, buffers),
+      reporter_(context_),
+      end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
+  const bool is_alone = context_.set.size() == 1;
+  batches_.add_first(is_alone || problem.empty()
+                         ? problem_with(*wrapped_, parameters, context_.options)
+                         : problem);
+  start_units();
+  reporter_.start();
+}
+
+TrainingEngine::~TrainingEngine() {
+  context_.unit_calls->before_gather = nullptr;
+  context_.unit_calls->find_joined = nullptr;
+  if (!batches_.are_sharded()) return;
+  for (const auto& reducer : batches_) reducer->shards()->erase_state(*wrapped_);
+  try {
+    wrapped_->create_expected_state();  // for whoever steps the wrapped optimizer next
+  } catch (...) {
+    // Without memory for it, that step will throw.
+  }
+}
+
+void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapped_->groups()); }
+
+void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  forget_dropped();
+  const std::uint64_t ended = context_.step.backward.ended();
+  normalization_.backward(loss_sum, count);
+  if (context_.step.backward.ended() == ended) end_backward();  // it gave no gradient here
+}
+
+/// Called before the first gradient of a backward().
+void TrainingEngine::begin_backward() {
+  guards_.require_untouched();
+  forget_dropped();
+  context_.step.backward.begin();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [end = std::weak_ptr(end_of_backward_)] {
+        // A node runs while this is one backward() within another.
+        if (torch::autograd::get_current_node() != nullptr) return;
+        if (const auto call = end.lock()) (*call)();
+      });
+  normalization_.note_pass();
+}
+
+void TrainingEngine::end_backward() {
+  const bool is_pass = context_.step.no_sync == 0;
+  context_.step.backward.end(is_pass);
+  if (!is_pass) return;
+  for (const auto& reducer : batches_) reducer->pass_ended();
+}
+
+/// If the program has dropped all gradients since the last step, as with the model's zero_grad(),
+/// the new pass restarts the step. If it has dropped some, they have not arrived.
+void TrainingEngine::forget_dropped() {
+  const StepPhases& phases = context_.step.phases;
+  BackwardPass& backward = context_.step.backward;
+  if (phases.current() == StepPhase::Synchronized) {
+    if (!batches_.any(&GradientReducer::has_gradients)) discard();
+    return;
+  }
+  normalization_.forget_dropped();
+  if (!batches_.any(&GradientReducer::has_dropped)) return;
+  const bool are_all = !batches_.any(&GradientReducer::has_kept);
+  // On other ranks buckets may be in flight, even if none is here.
+  const bool is_reduced = backward.passes() >= context_.options.backward_passes_per_step;
+  if (are_all && (is_reduced || phases.is_in_flight())) return discard();
+  const std::string changed = batches_.changed_since_arrival();
+  for (const auto& reducer : batches_) reducer->forget_dropped();
+  if (!are_all) return;
+  backward.restart();
+  normalization_.restart();
+  guards_.discard(changed);
+}
+
+void TrainingEngine::synchronize() {
+  if (context_.step.phases.current() == StepPhase::Synchronized) {
+    return note_dropped(batches_.drop_undefined());
+  }
+  guards_.require_untouched();
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  if (local_.is_on()) return normalization_.finish_alone();
+  batches_.add_new();
+  reduce(/*is_discarded=*/false);
+}
+
+/// The program has undefined the grad() of these parameters, whose reduced gradients this rank has
+/// dropped.
+void TrainingEngine::note_dropped(const std::vector<std::string>& parameters) {
+  if (parameters.empty() || !context_.step.is_active) return;
+  comparison_.note_dropped(parameters);
+  commands_.announce(DropCommand{parameters});
+}
+
+void TrainingEngine::discard() {
+  ++discards_;
+  context_.step.backward.restart();
+  try {
+    discard_on_all_ranks();
+  } catch (const ShutdownError&) {
+    // A Runtime has ended: no rank reduces these gradients or waits for this one any more.
+    normalization_.restart();
+    batches_.abandon();
+  }
+}
+
+void TrainingEngine::discard_on_all_ranks() {
+  StepPhases& phases = context_.step.phases;
+  const bool is_reduced = phases.current() == StepPhase::Synchronized;
+  const bool has_begun = phases.is_in_flight() || normalization_.has_passes() || has_arrivals();
+  if (is_reduced) phases.restart();
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  if (!has_begun) normalization_.restart();
+  // A step that has failed leaves stand-ins.
+  if (!has_begun && !is_reduced) return batches_.end_withholding();
+  const std::string changed = batches_.changed_since_arrival();
+  const bool is_known = phases.current() == StepPhase::Failed;
+  if (has_begun) {  // other ranks may have submitted buckets
+    try {
+      reduce(/*is_discarded=*/true);
+    } catch (const ShutdownError&) {
+      throw;
+    } catch (...) {  // an error of a reduction that could not start may be LibTorch's
+      if (!is_known) throw;
+    }
+    phases.restart();
+  }
+  commands_.announce(DiscardCommand{});
+  if (!is_known) end_dropped_step();  // otherwise step() has failed on other ranks
+  batches_.finish_residuals(/*is_used=*/false);
+  batches_.clear_gradients();
+  guards_.discard(changed);
+}
+
+void TrainingEngine::make_gradients_ready() {
+  if (skip_synchronize_ == 0) return synchronize();
+  guards_.require_unsharded("step() under skip_synchronize()");
+  context_.step.phases.require(StepCall::LocalStep);
+  normalization_.finish_alone();
+}
+
+double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
+  if (!(norm_type > 0.0)) {
+    throw InvalidArgument("DistributedOptimizer: clip_grad_norm_ with norm_type " +
+                          std::to_string(norm_type) + ", which must be positive");
+  }
+  synchronize();
+  commands_.announce(ClipCommand{max_norm, norm_type});
+  return gradients_.clip(batches_.gradients(), max_norm, norm_type, !context_.is_sharded());
+}
+
+void TrainingEngine::clip_grad_value(double max_value) {
+  if (!(max_value >= 0.0)) {
+    throw InvalidArgument("DistributedOptimizer: clip_grad_value_ with max_value " +
+                          std::to_string(max_value) + ", which must not be negative");
+  }
+  synchronize();
+  commands_.announce(ClipValueCommand{max_value});
+  batches_.clip_values(max_value);
+}
+
+int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisitor& visit) {
+  synchronize();
+  if (context_.have_some_joined()) {
+    throw InvalidArgument(
+        "DistributedOptimizer: for_each_gradient() while some ranks have joined, whose shards of "
+        "the gradients it cannot visit. Call it in steps that all ranks take.");
+  }
+  batches_.for_each_gradient(visit);
+  if (!context_.is_sharded()) return context_.set.size();
+  return context_.sets.replicas != nullptr ? context_.sets.replicas->size() : 1;
+}
+
+void TrainingEngine::unscale(double scale) {
+  make_gradients_ready();
+  require_precise_gradients();
+  commands_.announce(UnscaleCommand{scale});
+  // Each rank has all reduced gradients, the same as the others, unless they are sharded.
+  const bool is_local = !context_.is_sharded();
+  const bool is_reduced = context_.step.phases.current() == StepPhase::Synchronized;
+  if (is_local && is_reduced) comparison_.note_scale(scale);
+  gradients_.unscale(batches_.gradients(), scale, is_local);
+}
+
+void TrainingEngine::require_precise_gradients() const {
+  const DistributedOptimizerOptions& options = context_.options;
+  if (context_.is_sharded() ? options.master_weights : options.reduce_dtype.has_value()) return;
+  for (const auto& reducer : batches_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      if (parameter.tensor.scalar_type() != at::kHalf) continue;
+      throw InvalidArgument(
+          "GradScaler: gradients of parameter '" + parameter.name +
+          "' are float16, in which they cannot be unscaled without loss. Keep parameters in "
+          "float32 and run the model under kolo::Autocast, or set master_weights.");
+    }
+  }
+}
+
+GlobalGradients::Found TrainingEngine::found_in_gradients() {
+  using Found = GlobalGradients::Found;
+  if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
+  const Found found = gradients_.found();
+  return found == Found::NoGradients && normalization_.has_counted() ? Found::Finite : found;
+}
+
+void TrainingEngine::set_hook(BucketHook hook) {
+  guards_.require_unsharded("register_bucket_hook()");
+  context_.step.phases.require(StepCall::RegisterBucketHook);
+  context_.hook = std::move(hook);
+  for (const auto& reducer : batches_) {
+    reducer->lay_out_residuals(reducer->residuals().take());
+  }
+}
+
+// --- updates with reduced gradients, and skipped steps ---
+
+at::Tensor TrainingEngine::step(const LossClosure& closure) {
+  guards_.require_untouched();
+  merge_options();
+  at::Tensor loss;
+  try {
+    loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+  } catch (...) {
+    comparison_.note_failure(text_of_current_error());
+    throw;
+  }
+  batches_.finish_residuals(/*is_used=*/true);
+  ++context_.steps;
+  guards_.step();
+  reporter_.step();
+  end_step(StepEnd::Step);
+  return loss;
+}
+
+at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
+  if (closure) {
+    return wrapped_->step([&] {
+      at::Tensor loss = closure();
+      make_gradients_ready();
+      return loss;
+    });
+  }
+  make_gradients_ready();
+  return wrapped_->step(nullptr);
+}
+
+at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  make_gradients_ready();
+  if (context_.have_some_joined()) {
+    commands_.announce(UpdateCommand{OptionSync::describe(context_.groups)});
+  }
+  update_shards();
+  return loss;
+}
+
+/// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
+/// wrapped optimizer must be stepped once. If it throws on a rank, the others learn the reason, and
+/// throw, where they wait for that rank's updates.
+void TrainingEngine::update_shards() {
+  call_in_step("step()", [&] { synchronize_ranks("step()"); });
+  std::exception_ptr error;
+  std::string failure;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (...) {
+      if (error) return;
+      error = std::current_exception();  // continue: other ranks wait for this one
+      failure = "step() that threw: " + text_of_current_error();
+    }
+  };
+  struct ShardedBucket {
+    const ParameterShards& shards;
+    std::size_t number;
+  };
+  std::vector<ShardedBucket> begun;
+  std::vector<std::vector<at::Tensor>> leaves(context_.groups.size());
+  const bool is_one_step = !wrapped_->steps_leaves_separately();
+  const auto step = [&] {
+    attempt([&] {
+      if (error) return;
+      const bool has_leaves =
+          std::ranges::any_of(leaves, std::not_fn(&std::vector<at::Tensor>::empty));
+      if (has_leaves || is_one_step) wrapped_->step_leaves(leaves);
+      for (const ShardedBucket& bucket : begun) bucket.shards.end_update(bucket.number);
+    });
+    for (const ShardedBucket& bucket : begun) {
+      bucket.shards.memory().end_bucket(bucket.number, failure);
+    }
+    for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
+    begun.clear();
+  };
+  for (const auto& reducer : batches_) {
+    const ParameterShards& shards = *reducer->shards();
+    shards.memory().begin_update();
+    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
+      attempt([&] {
+        for (const ParameterShards::Leaf* const leaf : shards.begin_update(i)) {
+          const at::Tensor& parameter = reducer->parameters()[leaf->parameter].tensor;
+          const std::optional<std::size_t> group = option_sync_.group_of(parameter);
+          if (group) leaves[*group].push_back(leaf->values);
+        }
+      });
+      begun.push_back({shards, i});
+      if (!is_one_step) step();
+    }
+  }
+  if (is_one_step) step();
+  for (const auto& reducer : batches_) {
+    attempt([&] { reducer->shards()->memory().end_update(failure); });
+  }
+  batches_.clear_gradients();
+  expect_all_active();
+  if (!error) return;
+  context_.step.phases.restart();  // the gradients are gone, on this rank too
+  context_.unit_calls->restart();
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& mismatch) {
+    throw MismatchError(
+        "DistributedOptimizer: step() has failed on a rank, so that parameters are updated in "
+        "part: load() a checkpoint. " +
+        std::string(mismatch.what()));
+  }
+}
+
+/// Ends a step without an update and without counting it.
+void TrainingEngine::skip_step() {
+  if (context_.step.is_active) commands_.announce(SkipCommand{});
+  if (context_.is_sharded()) batches_.clear_gradients();
+  batches_.finish_residuals(/*is_used=*/false);
+  expect_all_active();
+  end_step(StepEnd::Skipped);
+}
+
+/// The reduced gradients are dropped on all ranks. If the optimizer is sharded, ranks that step
+/// would wait for this one to update its shards: they get an error instead.
+void TrainingEngine::end_dropped_step() {
+  if (context_.is_sharded()) {
+    call_in_step("zero_grad()", [&] { synchronize_ranks("zero_grad()"); });
+  }
+  context_.unit_calls->restart();
+  comparison_.note(StepEnd::Dropped);
+}
+
+/// After an error on all ranks: nothing is updated.
+void TrainingEngine::abandon_step() {
+  context_.step.phases.restart();
+  context_.unit_calls->restart();
+  comparison_.restart();
+  batches_.finish_residuals(/*is_used=*/false);
+  batches_.clear_gradients();
+}
+
+/// After an update or a skipped step.
+void TrainingEngine::end_step(StepEnd end) {
+  StepPhases& phases = context_.step.phases;
+  const bool is_reduced = phases.current() == StepPhase::Synchronized;
+  phases.restart();
+  context_.unit_calls->restart();
+  if (is_reduced) comparison_.note(end);
+  if (local_.end_step()) average_parameters();
+}
+
+// --- what ranks agree on in a step ---
+
+void TrainingEngine::start_units() {
+  expect_all_active();
+  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit,
+                                              std::size_t slot) {
+    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit, slot});
+  };
+  context_.unit_calls->find_joined = [this] { return find_joined(); };
+}
+
+/// A barrier that is numbered like the collectives of units, after those in flight.
+void TrainingEngine::synchronize_ranks(const std::string& purpose) {
+  if (context_.set.size() == 1) return;
+  for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
+  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+/// Runs a collective between the reduction and the end of a step, for this rank's call `call`. If
+/// ranks of a sharded optimizer call different ones, all throw MismatchError, and the step ends
+/// without an update.
+void TrainingEngine::call_in_step(const char* call, const std::function<void()>& collective) {
+  try {
+    collective();
+  } catch (const MismatchError& error) {
+    abandon_step();
+    throw MismatchError("DistributedOptimizer: rank " +
+                        std::to_string(context_.set.runtime().rank()) + " called " + call +
+                        " with reduced gradients, unlike other ranks. Let all ranks step, or all "
+                        "drop the gradients. " +
+                        error.what());
+  }
+}
+
+/// Of a sharded optimizer. Numbered like the collectives of units, so that ranks that call
+/// something else, such as step(), get an error at once.
+void TrainingEngine::sum_over_ranks(const TensorView& rows) {
+  const OperationOptions options = context_.unit_calls->next({.process_set = &context_.set}, {});
+  call_in_step("clip_grad_norm_() or a step with GradScaler", [&] {
+    allreduce(rows, rows,
+              {.op = ReduceOp::Sum, .name = options.name, .process_set = options.process_set});
+  });
+}
+
+/// Called on all ranks after a mismatch: whether some have joined, since the next numbered
+/// collective of a joined rank is that of join(). Joined ranks then wait for commands.
+bool TrainingEngine::find_joined() {
+  std::int64_t is_active = context_.step.is_active ? 1 : 0;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
+  allgather({&is_active, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context_.prefix + ".joined", .process_set = &context_.set});
+  context_.step.active_ranks = static_cast<int>(std::ranges::count(all, 1));
+  return context_.have_some_joined();
+}
+
+/// A new step begins. If parameters are gathered on use, the first mismatch reveals which ranks
+/// have joined; in other modes the reductions do.
+void TrainingEngine::expect_all_active() {
+  if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
+}
+
+/// Reduces the gradients of the step that are not reduced yet.
+void TrainingEngine::reduce(bool is_discarded) {
+  const auto wait_for_others = [&] {
+    if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
+    synchronize_ranks("the end of backward()");
+  };
+  if (context_.gathers_on_use) {
+    try {
+      wait_for_others();
+    } catch (const MismatchError&) {
+      if (!context_.step.is_active || !find_joined()) throw;
+      wait_for_others();
+    }
+  }
+  normalization_.begin();
+  try {
+    batches_.reduce_all();
+  } catch (...) {
+    normalization_.finish(/*have_succeeded=*/false);
+    try {
+      comparison_.require_alike();  // the error may be of this rank alone
+    } catch (const MismatchError&) {
+    }
+    throw;
+  }
+  normalization_.finish(/*have_succeeded=*/true);
+  try {
+    comparison_.require_alike();
+  } catch (const MismatchError&) {
+    abandon_step();
+    throw;
+  }
+  comparison_.note(StepEnd::Open);
+  std::vector<std::string> dropped;
+  if (!is_discarded) dropped = batches_.drop_undefined();
+  // Collective in the first step, which other ranks may take even if this one discards it.
+  for (const auto& reducer : batches_) reducer->follow_arrival();
+  if (is_discarded) return;
+  normalization_.normalize();
+  note_dropped(dropped);
+}
+
+// --- joining ---
+
+int TrainingEngine::join() {
+  context_.step.phases.require(StepCall::Join);
+  if (context_.options.local_sgd.period > 0) {
+    throw InvalidArgument(
+        "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
+        "Give all ranks equally many steps.");
+  }
+  int last = 0;
+  if (context_.is_sharded()) {
+    last = join_sharded();
+    comparison_.compare_last();
+  } else {
+    last = kolo::join(&context_.set);
+    align_ranks(context_, batches_, option_sync_, comparison_);
+  }
+  comparison_.restart();
+  normalization_.forget_reference();
+  return last;
+}
+
+/// Blocks until active ranks need this joined one. Returns false if all ranks have joined.
+bool TrainingEngine::await_step() {
+  StepState& step = context_.step;
+  if (!context_.gathers_on_use) {
+    synchronize();
+  } else if (!context_.have_some_joined()) {
+    try {
+      synchronize_ranks("join()");
+      step.active_ranks = 0;  // all have joined
+    } catch (const MismatchError&) {
+      if (!find_joined()) throw;
+    }
+  }
+  return step.active_ranks > 0;
+}
+
+/// Other ranks need a joined rank's shards: it takes part in their steps, without gradients of its
+/// own, until no rank is active.
+int TrainingEngine::join_sharded() {
+  if (context_.step.phases.current() == StepPhase::Synchronized) discard();
+  const auto make_active = [](TrainingContext* context) {
+    context->step.is_active = true;
+    context->step.phases.restart();
+  };
+  const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
+  context_.step.is_active = false;
+  while (await_step()) {
+    follow_one_step();
+    context_.step.phases.restart();
+  }
+  expect_all_active();
+  for (GatheredUnits* const units : batches_.units()) units->restart();
+  batches_.clear_gradients();
+  // If no rank has announced anything, all have joined simultaneously.
+  return commands_.take_last_active().value_or(context_.set.ranks().back());
+}
+
+/// Follows the commands of active ranks until the end of their step, or until none is active.
+void TrainingEngine::follow_one_step() {
+  while (const std::optional<StepCommand> received = commands_.receive()) {
+    const StepCommand& command = *received;
+    if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
+      batches_.take_part(*gather);
+    } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
+      reduce(reduction->is_discarded);
+    } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
+      gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type,
+                      /*is_local=*/false);
+    } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
+      batches_.clip_values(clip_value->max_value);
+    } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
+      batches_.drop(drop->parameters);
+      comparison_.note_dropped(drop->parameters);
+    } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
+      gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
+    } else if (std::holds_alternative<FindOverflowCommand>(command)) {
+      gradients_.found();
+    } else if (const auto* const update = std::get_if<UpdateCommand>(&command)) {
+      OptionSync::apply(update->options, context_.groups);
+      merge_options();
+      update_shards();
+      ++context_.steps;
+      return end_step(StepEnd::Step);
+    } else if (std::holds_alternative<SkipCommand>(command)) {
+      return skip_step();
+    } else {  // DiscardCommand
+      end_dropped_step();
+      batches_.clear_gradients();
+      if (!context_.gathers_on_use) return;
+      context_.step.phases.restart();
+    }
+  }
+}
+
+// --- parameters, replicas, checkpoints ---
+
+void TrainingEngine::full_parameters(const std::function<void()>& write) {
+  guards_.require_untouched();
+  write_full_parameters(context_, batches_, write);
+}
+
+DistributedOptimizer::ParameterState TrainingEngine::parameter_state(
+    const at::Tensor& parameter) const {
+  const auto [reducer, index] = batches_.find(parameter, "parameter_state()");
+  return state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
+  const auto [reducer, index] = batches_.find(parameter, "reset_parameter_state()");
+  reset_state_of(context_, *reducer, index);
+}
+
+void TrainingEngine::require_state_map() const {
+  if (!context_.is_sharded()) return;
+  throw InvalidArgument(
+      "DistributedOptimizer: state() with shard = " +
+      std::string(kolo::name_of(*context_.options.shard)) +
+      ", where each rank has state of its shards alone. Read a parameter's state with "
+      "parameter_state(), reset it with reset_parameter_state(), and save it with save().");
+}
+
+/// Averages parameters of ranks that have stepped alone.
+void TrainingEngine::average_parameters() {
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  local_.average();
+}
+
+void TrainingEngine::check_replicas() {
+  guards_.require_untouched();
+  compare_replicas(context_, batches_);
+}
+
+void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  merge_options();
+  local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
+  checkpoint_.save(folder, options);
+}
+
+Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
+  context_.step.phases.require(StepCall::Load);
+  option_sync_.match_members(context_.groups, wrapped_->groups());
+  batches_.add_new();
+  merge_options();
+  for (GatheredUnits* const units : batches_.units()) units->release_all();
+  const Loaded loaded = checkpoint_.load(path, options);
+  local_.resume(context_.steps);
+  comparison_.restart();
+  return loaded;
+}
+
+void TrainingEngine::save_full_state(const std::filesystem::path& file, int root) {
+  if (local_.is_on()) average_parameters();
+  checkpoint_.save_full_state(file, root);
+}
+
+void TrainingEngine::save(torch::serialize::OutputArchive& archive) const {
+  guards_.require_whole_state("torch::save");
+  wrapped_->save(archive);
+}
+
+void TrainingEngine::load(torch::serialize::InputArchive& archive) {
+  guards_.require_whole_state("torch::load");
+  wrapped_->load(archive);
+  merge_options();  // loading replaces the options of the wrapped optimizer's groups
+}
+
+}  // namespace kolo::train
+
+namespace kolo {
+namespace {
+
+/// Makes the model's units groups, so that each is gathered and reduced as a whole.
+DistributedOptimizerOptions with_units(DistributedOptimizerOptions options,
+                                       const torch::nn::Module& model,
+                                       const torch::optim::Optimizer& optimizer) {
+  if (!options.unit_policy || !options.groups.empty()) return options;
+  options.groups = train::units_in(model, options.unit_policy, optimizer);
+  options.unit_policy = nullptr;
+  return options;
+}
+
+torch::optim::Optimizer& require_optimizer(torch::optim::Optimizer* optimizer) {
+  if (optimizer != nullptr) return *optimizer;
+  throw InvalidArgument("DistributedOptimizer: the optimizer is a null pointer. Give one to wrap.");
+}
+
+/// Whether forward() of the module normalizes rows of a trained weight: those that the batch uses.
+template <class Embedding>
+bool has_max_norm(const torch::nn::Module& module) {
+  const auto* const embedding = dynamic_cast<const Embedding*>(&module);
+  return embedding != nullptr && embedding->options.max_norm().has_value() &&
+         embedding->weight.requires_grad();
+}
+
+/// The problem with a model that several ranks train, and what to do; empty if there is none.
+std::string problem_with(const torch::nn::Module& module, const std::string& prefix = {}) {
+  if (has_max_norm<torch::nn::EmbeddingImpl>(module) ||
+      has_max_norm<torch::nn::EmbeddingBagImpl>(module)) {
+    return "'" + prefix +
+           "weight' belongs to a module with max_norm, whose forward() normalizes only the rows "
+           "that this rank's batch uses: ranks would train apart. Leave max_norm out, and call "
+           "full_parameters() before the first step and after each, with weight.renorm_(norm_type, "
+           "0, max_norm) under at::NoGradGuard.";
+  }
+  for (const auto& child : module.named_children()) {
+    std::string problem = problem_with(*child.value(), prefix + child.key() + ".");
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+}  // namespace
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const torch::nn::Module& model, Options options)
+    : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
+                           model.named_buffers().pairs(),
+                           with_units(std::move(options), model, optimizer), problem_with(model)) {}
+
+DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
+                                           const torch::nn::Module& model, Options options)
+    : DistributedOptimizer(require_optimizer(optimizer.get()), model, std::move(options)) {
+  owned_ = std::move(optimizer);
+}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& names, Options options)
+    : DistributedOptimizer(optimizer, names, {}, std::move(options), {}) {}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& names,
+                                           const NamedParameters& buffers, Options options,
+                                           const std::string& problem)
+    : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
+                              optimizer.defaults().clone()),
+      wrapped_(optimizer) {
+  for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
+  engine_ = std::make_unique<train::TrainingEngine>(
+      std::make_unique<train::LibTorchOptimizer>(optimizer, options.fused), param_groups_, names,
+      buffers, std::move(options), problem);
+}
+
+DistributedOptimizer::~DistributedOptimizer() = default;
+
+void DistributedOptimizer::zero_grad(bool set_to_none) {
+  engine_->discard();
+  torch::optim::Optimizer::zero_grad(set_to_none);
+}
+
+at::Tensor DistributedOptimizer::step(LossClosure closure) {
+  at::Tensor loss = engine_->step(closure);
+  at::autocast::clear_cache();  // it holds casts of old parameter values
+  return loss;
+}
+
+void DistributedOptimizer::backward(const at::Tensor& loss_sum, std::int64_t count) {
+  engine_->backward(loss_sum, count);
+}
+
+void DistributedOptimizer::synchronize() { engine_->synchronize(); }
+
+int DistributedOptimizer::for_each_gradient(const GradientVisitor& visit) {
+  return engine_->for_each_gradient(visit);
+}
+
+void DistributedOptimizer::clip_grad_value_(double max_value) {
+  engine_->clip_grad_value(max_value);
+}
+
+double DistributedOptimizer::clip_grad_norm_(double max_norm, double norm_type) {
+  return engine_->clip_grad_norm(max_norm, norm_type);
+}
+
+DistributedOptimizer::ParameterState DistributedOptimizer::parameter_state(
+    const at::Tensor& parameter) {
+  return engine_->parameter_state(parameter);
+}
+
+void DistributedOptimizer::reset_parameter_state(const at::Tensor& parameter) {
+  engine_->reset_parameter_state(parameter);
+}
+
+DistributedOptimizer::StateMap& DistributedOptimizer::state() {
+  engine_->require_state_map();
+  return wrapped_.state();
+}
+
+DistributedOptimizer::Guard DistributedOptimizer::no_sync() {
+  return Guard(engine_->no_sync_depth());
+}
+
+DistributedOptimizer::Guard DistributedOptimizer::skip_synchronize() {
+  return Guard(engine_->skip_synchronize_depth());
+}
+
+void DistributedOptimizer::check_replicas() { engine_->check_replicas(); }
+
+int DistributedOptimizer::join() { return engine_->join(); }
+
+void DistributedOptimizer::full_parameters(const std::function<void()>& write) {
+  engine_->full_parameters(write);
+}
+
+void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
+  engine_->set_hook(std::move(hook));
+}
+
+void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  engine_->save(folder, options);
+}
+
+Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {
+  return engine_->load(path, options);
+}
+
+void DistributedOptimizer::save_full_state(const std::filesystem::path& file, int root) {
+  engine_->save_full_state(file, root);
+}
+
+void DistributedOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  engine_->save(archive);
+}
+
+void DistributedOptimizer::load(torch::serialize::InputArchive& archive) { engine_->load(archive); }
+
+TrainingReport DistributedOptimizer::report() const { return engine_->report(); }
+
+const DistributedOptimizer::StepTimes& DistributedOptimizer::last_step_times() const {
+  return engine_->times();
+}
+
+}  // namespace kolo

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "kolo/torch/filters.hpp"
+#include "torch/optimizer/training_checkpoint.hpp"
+#include "train/gradients/global_gradients.hpp"
+#include "train/optimizer/joining.hpp"
+#include "train/optimizer/local_sgd.hpp"
+#include "train/optimizer/loss_normalization.hpp"
+#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/rank_comparison.hpp"
+#include "train/optimizer/training_context.hpp"
+#include "train/optimizer/training_reporter.hpp"
+#include "train/wrapped/options.hpp"
+
+namespace kolo::train {
+
+/// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument.
+class UsageGuards {
+ public:
+  UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
+      : context_(context), batches_(batches) {}
+
+  /// Throws if the optimizer is sharded, so that `what` is impossible.
+  void require_unsharded(const std::string& what) const;
+  /// Throws once state is sharded, since `what` writes or reads whole state.
+  void require_whole_state(const std::string& what) const;
+  /// Throws if the program has moved parameters, has written to shared ones, or has stepped the
+  /// wrapped optimizer of a sharded one.
+  void require_untouched() const;
+
+  /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
+  /// Throws the second time without a step in between: the program steps the wrapped optimizer
+  /// instead. A single change may be intended, for instance clamping the weights of a GAN.
+  void discard(const std::string& changed);
+  void step() { discards_after_change_ = 0; }
+
+ private:
+  const TrainingContext& context_;
+  const ParameterBatches& batches_;
+  int discards_after_change_ = 0;  // since the last step
+};
+
+/// The optimizer's and the frozen parameters in each unit of the model.
+std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
+                                              const ModuleFilter& policy,
+                                              const torch::optim::Optimizer& optimizer);
+
+/// The implementation of DistributedOptimizer: it controls the order of a step, and delegates each
+/// part of the work to another object. Its functions are those of DistributedOptimizer and
+/// GradScaler.
+class TrainingEngine {
+ public:
+  using Groups = TrainingContext::Groups;
+  using NamedTensors = TrainingContext::NamedTensors;
+  using LossClosure = WrappedOptimizer::LossClosure;
+
+  /// `groups` are the wrapper's own and outlive this. `problem` with the model is an error if there
+  /// are several ranks. Collective.
+  TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
+                 const NamedTensors& parameters, const NamedTensors& buffers,
+                 DistributedOptimizerOptions options, const std::string& problem);
+  ~TrainingEngine();
+  TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
+  TrainingEngine& operator=(const TrainingEngine&) = delete;
+
+  void backward(const at::Tensor& loss_sum, std::int64_t count);
+  void synchronize();
+  /// Synchronizes unless skip_synchronize() makes each rank step with its own gradients.
+  void make_gradients_ready();
+  at::Tensor step(const LossClosure& closure);
+  /// Discards the gradients that have arrived since the last step, after they have been reduced. If
+  /// they cannot be, since a Runtime has ended, discards them on this rank.
+  void discard();
+  /// How often discard() was called.
+  std::uint64_t discards() const { return discards_; }
+  /// Whether any gradients have arrived outside no_sync().
+  bool has_arrivals() const { return batches_.any(&GradientReducer::has_arrivals); }
+  double clip_grad_norm(double max_norm, double norm_type);
+  void clip_grad_value(double max_value);
+  int for_each_gradient(const DistributedOptimizer::GradientVisitor& visit);
+  DistributedOptimizer::ParameterState parameter_state(const at::Tensor& parameter) const;
+  void reset_parameter_state(const at::Tensor& parameter);
+  void require_state_map() const;
+  int join();
+  void full_parameters(const std::function<void()>& write);
+  void set_hook(BucketHook hook);
+  void check_replicas();
+
+  /// Divides the gradients by the scale of the loss. `found_in_gradients` then returns, the same on
+  /// all ranks, whether they overflowed; if so, `skip_step` ends the step without an update.
+  void unscale(double scale);
+  GlobalGradients::Found found_in_gradients();
+  void skip_step();
+  /// The scale of the loss is `factor` times what it was.
+  void rescale(double factor) { batches_.rescale_residuals(factor); }
+
+  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Loaded load(const std::filesystem::path& path, const LoadOptions& options);
+  void save_full_state(const std::filesystem::path& file, int root);
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
+  TrainingReport report() const { return reporter_.report(batches_, checkpoint_.view()); }
+  const DistributedOptimizer::StepTimes& times() const { return context_.step.times; }
+  int& no_sync_depth() { return context_.step.no_sync; }
+  int& skip_synchronize_depth() { return skip_synchronize_; }
+
+ private:
+  void merge_options();
+  void begin_backward();
+  void end_backward();
+  void forget_dropped();
+  void note_dropped(const std::vector<std::string>& parameters);
+  void discard_on_all_ranks();
+  void require_precise_gradients() const;
+  at::Tensor step_unsharded(const LossClosure& closure);
+  at::Tensor step_shards(const LossClosure& closure);
+  void update_shards();
+  void end_step(StepEnd end);
+  void end_dropped_step();
+  void abandon_step();
+  void average_parameters();
+  void start_units();
+  void reduce(bool is_discarded);
+  void synchronize_ranks(const std::string& purpose);
+  void call_in_step(const char* call, const std::function<void()>& collective);
+  void sum_over_ranks(const TensorView& rows);
+  bool find_joined();
+  void expect_all_active();
+  bool await_step();
+  int join_sharded();
+  void follow_one_step();
+
+  const std::unique_ptr<WrappedOptimizer> wrapped_;
+  TrainingContext context_;
+  OptionSync option_sync_;
+  ParameterBatches batches_;
+  UsageGuards guards_;
+  GlobalGradients gradients_;
+  LossNormalization normalization_;
+  JoinCommands commands_;
+  LocalSteps local_;
+  RankComparison comparison_;
+  TrainingCheckpoint checkpoint_;
+  TrainingReporter reporter_;
+  // Autograd may report the end of a backward() after this is destroyed.
+  const std::shared_ptr<std::function<void()>> end_of_backward_;
+  int skip_synchronize_ = 0;  // guards alive
+  std::uint64_t discards_ = 0;
+};
+
+}  // namespace kolo::train

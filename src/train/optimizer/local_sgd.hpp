@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/training_context.hpp"
+
+namespace kolo::train {
+
+/// The problem with these options; empty if there is none.
+std::string problem_with_local_steps(const DistributedOptimizerOptions& options);
+
+/// Local SGD, see DistributedOptimizerOptions::local_sgd: decides which steps ranks take alone, and
+/// averages parameters after some of them.
+class LocalSteps {
+ public:
+  /// The arguments outlive this.
+  LocalSteps(TrainingContext& context, const ParameterBatches& batches);
+
+  /// Whether ranks step alone now.
+  bool is_on() const { return is_on_; }
+  /// A step has ended; after an overflow, without an update. Returns whether to average
+  /// parameters now.
+  bool end_step();
+  /// Continues the schedule after a checkpoint with this many steps was loaded.
+  void resume(std::int64_t steps);
+  /// Averages parameters. Collective and blocking.
+  void average();
+
+ private:
+  void follow_schedule();
+
+  TrainingContext& context_;
+  const ParameterBatches& batches_;
+  const LocalSgd schedule_;
+  std::int64_t steps_ = 0;  // ended
+  bool is_on_ = false;
+};
+
+}  // namespace kolo::train

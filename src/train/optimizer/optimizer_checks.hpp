@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "train/gradients/gradient_reducer.hpp"
+#include "train/gradients/parameter_watch.hpp"
+#include "train/gradients/step_reductions.hpp"
+#include "train/wrapped/libtorch_optimizer.hpp"
+
+namespace kolo::train {
+
+/// The gradient compression that the completed options describe. An unknown name counts as no
+/// codec.
+GradientCompression compression_of(const DistributedOptimizerOptions& options);
+
+/// The problem with the options' compression, and what to do; empty if there is none.
+std::string problem_with_compression(const DistributedOptimizerOptions& options);
+/// The same for the compression scope, which also concerns compressors.
+std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
+
+/// Sets which parameters are compressed. Returns the problem with them; empty if there is none.
+std::string apply_compression_policy(const DistributedOptimizerOptions& options,
+                                     const GradientCompression& compression,
+                                     std::vector<ReducedParameter>& parameters);
+
+/// The problem with this rank's arguments to a DistributedOptimizer, and what to do; empty if there
+/// is none.
+std::string problem_with(WrappedOptimizer& optimizer,
+                         const DistributedOptimizer::NamedParameters& names,
+                         const DistributedOptimizerOptions& options);
+
+/// The same for parameters whose gradients are to be reduced; `first` is the optimizer's first.
+std::string problem_with(const std::vector<ReducedParameter>& parameters,
+                         const ReducedParameter& first, const DistributedOptimizerOptions& options);
+
+}  // namespace kolo::train

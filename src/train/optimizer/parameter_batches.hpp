@@ -1,0 +1,159 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include "train/gradients/gradient_reducer.hpp"
+#include "train/optimizer/training_context.hpp"
+#include "train/wrapped/options.hpp"
+
+namespace kolo::train {
+
+/// An operation that an active rank is about to perform on the gradients or parameters of a sharded
+/// optimizer. Joined ranks perform the same on their shards.
+struct GatherCommand {
+  std::string batch;  ///< the prefix of its operations' names
+  std::size_t unit;
+  std::size_t slot;
+};
+/// Only if parameters are gathered on use.
+struct ReduceCommand {
+  bool is_discarded;  ///< a DiscardCommand follows
+};
+struct ClipCommand {
+  double max_norm;
+  double norm_type;
+};
+struct ClipValueCommand {
+  double max_value;
+};
+struct DropCommand {
+  std::vector<std::string> parameters;  ///< whose gradients are dropped
+};
+struct UnscaleCommand {
+  double scale;
+};
+struct FindOverflowCommand {};
+struct UpdateCommand {
+  nlohmann::json options;  ///< of the parameter groups, as OptionSync describes them
+};
+struct SkipCommand {};
+struct DiscardCommand {};
+using StepCommand =
+    std::variant<GatherCommand, ReduceCommand, ClipCommand, ClipValueCommand, DropCommand,
+                 UnscaleCommand, FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
+
+/// Serializes commands for other ranks, and the inverse.
+nlohmann::json to_json(const StepCommand& command);
+StepCommand command_from(const nlohmann::json& json);
+
+/// The state that the wrapped optimizer keeps for a parameter of `reducer`, whole and copied. If it
+/// is sharded, collective over the set that shards.
+DistributedOptimizer::ParameterState state_of(const TrainingContext& context,
+                                              const GradientReducer& reducer,
+                                              std::size_t parameter);
+
+/// Erases that state, or what this rank has of it.
+void reset_state_of(const TrainingContext& context, const GradientReducer& reducer,
+                    std::size_t parameter);
+
+/// The parameters of an optimizer in batches: one for those known at construction, and one for each
+/// later addition. Every batch has a reducer.
+class ParameterBatches {
+ public:
+  using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
+
+  /// `names` are used in error texts and checkpoints. `before_gradient` is called before
+  /// each gradient is added. `option_sync` outlives this.
+  ParameterBatches(TrainingContext& context, const OptionSync& option_sync,
+                   const TrainingContext::NamedTensors& names,
+                   std::function<void()> before_gradient);
+
+  /// Adds the parameters of all groups that require gradients and have no reducer yet, after all
+  /// ranks have agreed on them. A non-empty `problem` with this rank's arguments becomes an error
+  /// on all ranks. Collective.
+  void add_first(const std::string& problem);
+  /// The same for later parameters; not collective if there are none.
+  void add_new();
+  /// Replaces all batches by one, whose number is `additions`. Collective.
+  void rebuild(std::int64_t additions);
+
+  std::string name_of(const at::Tensor& parameter, std::size_t index) const;
+  /// Trained and frozen parameters of the groups and the model, each once.
+  std::vector<ReducedParameter> all_parameters() const;
+  /// Parameters of the groups that no reducer has: frozen, or added since the last step.
+  std::vector<ReducedParameter> unreduced_parameters() const;
+  Reducers::const_iterator begin() const { return reducers_.begin(); }
+  Reducers::const_iterator end() const { return reducers_.end(); }
+  /// The names of operations depend on both: they are equal on all ranks unless some have joined.
+  std::int64_t additions() const { return additions_; }
+  std::int64_t layouts() const;
+
+  /// The reducer of a parameter, and its index there. Throws InvalidArgument, naming `call`, if
+  /// there is none.
+  std::pair<const GradientReducer*, std::size_t> find(const at::Tensor& parameter,
+                                                      const std::string& call) const;
+  bool any(bool (GradientReducer::*has)() const) const;
+  /// The units of batches whose parameters are gathered on use.
+  std::vector<GatheredUnits*> units() const;
+  /// Takes part in gathering a unit for other ranks.
+  void take_part(const GatherCommand& command) const;
+  /// Reduces the remaining gradients of the step. Throws the first error after all
+  /// buckets have completed.
+  void reduce_all();
+  /// Ends a step that cannot be reduced: undefines its gradients once no operation uses them. Not
+  /// collective.
+  void abandon();
+  /// Ends a step. If its reduced gradients are not used, restores the residuals from before it.
+  void finish_residuals(bool is_used);
+  /// From now on gradients are `factor` times as large as before.
+  void rescale_residuals(double factor);
+  std::vector<at::Tensor> gradients() const;
+  void for_each_gradient(const GradientReducer::GradientVisitor& visit) const;
+  /// Limits each element of the gradients to [-max_value, max_value].
+  void clip_values(double max_value) const;
+  /// See GradientReducer. Returns the names of the parameters.
+  std::vector<std::string> drop_undefined() const;
+  void drop(const std::vector<std::string>& names) const;
+  void clear_gradients();
+  void end_withholding();
+  bool are_sharded() const;
+  /// The name of a parameter that has changed since its gradient arrived; empty if none has.
+  std::string changed_since_arrival() const;
+
+ private:
+  using Parameters = std::vector<ReducedParameter>;
+
+  ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
+  Parameters parameters_of_groups() const;
+  Parameters new_parameters() const;
+  void assign_groups(Parameters& parameters) const;
+  void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
+  void choose_memory(const Parameters& parameters, const std::string& prefix);
+  void place_frozen(const Parameters& frozen, const std::string& prefix);
+
+  TrainingContext& context_;
+  const OptionSync& option_sync_;
+  struct Known {
+    std::string name;
+    std::size_t place;  // in the model
+  };
+  std::unordered_map<const void*, Known> names_;
+  std::vector<at::Tensor> model_;  // all parameters that have names
+  const std::function<void()> before_gradient_;
+  std::int64_t additions_ = 0;
+  Reducers reducers_;
+};
+
+}  // namespace kolo::train

@@ -1,0 +1,205 @@
+#include "train/optimizer/rank_comparison.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/StringUtil.h>
+
+#include "base/text.hpp"
+#include "torch/checkpoint/block_checksums.hpp"
+#include "train/tensors/deferred.hpp"
+
+namespace kolo::train {
+namespace {
+
+/// Equal on all ranks, since ranks that keep a deferred model's elements count them, too.
+std::ptrdiff_t count_constructed(const std::vector<ReducedParameter>& parameters) {
+  return std::ranges::count_if(parameters, [](const ReducedParameter& parameter) {
+    return is_constructed(parameter.tensor);
+  });
+}
+
+std::string text_of(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) {
+    std::array<char, 32> digits;  // the fewest that no other value has
+    const auto end = std::to_chars(digits.begin(), digits.end(), value).ptr;
+    text.append(text.empty() ? "" : ", ").append(digits.begin(), end);
+  }
+  return text;
+}
+
+void append_facts(const std::string& what, const std::vector<ReducedParameter>& parameters,
+                  std::vector<Fact>& facts) {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const ReducedParameter& parameter = parameters[i];
+    std::string value = "'" + parameter.name + "', " +
+                        c10::toString(parameter.tensor.scalar_type()) + " " +
+                        c10::str(parameter.tensor.sizes());
+    if (parameter.group != PlannedParameter::kNoGroup) {
+      value += " in group " + std::to_string(parameter.group);
+    }
+    if (!parameter.is_compressed) value += ", not compressed";
+    facts.push_back({what + std::to_string(i), std::move(value)});
+  }
+}
+
+}  // namespace
+
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters,
+                           const std::vector<ReducedParameter>& frozen) {
+  std::vector<Fact> facts{
+      {"op", std::string(name_of(options.op))},
+      {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
+      {"local_sgd.period", std::to_string(options.local_sgd.period)},
+      {"local_sgd.start_step", std::to_string(options.local_sgd.start_step)},
+      {"gradient_predivide_factor", exact_text(options.gradient_predivide_factor)},
+      {"compression", std::string(options.compression.name())},
+      {"compression_scope", std::string(name_of(options.compression_scope))},
+      {"error_feedback", options.error_feedback ? "true" : "false"},
+      {"join_divisor", options.join_divisor == JoinDivisor::World ? "World" : "Active"},
+      {"shard", std::string(name_of(*options.shard))},
+      {"shard_scope", options.shard_scope == ShardScope::World ? "World" : "Node"},
+      {"accumulation", options.accumulation == Accumulation::Local ? "Local" : "Reduced"},
+      {"reshard_after_forward", options.reshard_after_forward ? "true" : "false"},
+      {"reduce_dtype", options.reduce_dtype ? c10::toString(*options.reduce_dtype) : "none"},
+      {"master_weights", options.master_weights ? "true" : "false"},
+      {"offload", options.offload ? "true" : "false"},
+      {"fused", options.fused ? "true" : "false"},
+      {"sparse_as_dense", options.sparse_as_dense ? "true" : "false"},
+      {"bucket_bytes", std::to_string(options.bucket_bytes)},
+      {"device", parameters.empty() || parameters.front().tensor.is_cpu() ? "cpu" : "cuda"},
+      {"parameters of a deferred model", std::to_string(count_constructed(parameters))},
+      {"number of parameters", std::to_string(parameters.size())},
+  };
+  append_facts("parameter ", parameters, facts);
+  if (options.shard != Shard::Full) return facts;
+  facts.push_back({"number of frozen parameters", std::to_string(frozen.size())});
+  append_facts("frozen parameter ", frozen, facts);
+  return facts;
+}
+
+std::vector<Fact> facts_of(const OptionSync& option_sync,
+                           const std::vector<ReducedParameter>& parameters) {
+  const std::vector<OptionSync::Group>& groups = option_sync.groups();
+  std::vector<Fact> facts{{"number of parameter groups", std::to_string(groups.size())}};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    for (const OptionField& option : groups[i].options) {
+      facts.push_back({"option " + option.name + " of parameter group " + std::to_string(i),
+                       text_of(option.values)});
+    }
+  }
+  for (const ReducedParameter& parameter : parameters) {
+    const std::optional<std::size_t> group = option_sync.group_of(parameter.tensor);
+    facts.push_back({"parameter group of '" + parameter.name + "'",
+                     group ? std::to_string(*group) : std::string("none")});
+  }
+  return facts;
+}
+
+namespace {
+
+constexpr const char* kAdvice =
+    "Take and drop the same steps on all ranks, with the same options. Ranks that have differed "
+    "may have trained apart: load() a checkpoint, or broadcast_parameters() and the options.";
+
+std::string text_of(StepEnd end) {
+  switch (end) {
+    case StepEnd::Open: return "neither step() nor zero_grad()";
+    case StepEnd::Step: return "step()";
+    case StepEnd::Skipped: return "a step that GradScaler skipped";
+    case StepEnd::Dropped: return "zero_grad(), which dropped the gradients";
+  }
+  return {};
+}
+
+std::uint64_t digest_of(const std::vector<Fact>& facts) {
+  std::string bytes;
+  for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
+  return checksum_of(bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+void RankComparison::note(StepEnd end) {
+  if (context_.set.size() == 1) return;
+  end_ = end;
+  if (end == StepEnd::Open) {
+    dropped_.clear();
+    failure_.clear();
+    scale_ = 1.0;
+  }
+  const std::pair state{option_sync_.version(), batches_.additions()};
+  if (end != StepEnd::Open && state != known_) {
+    known_ = state;
+    of_groups_ = facts_now();
+    digest_of_groups_ = digest_of(of_groups_);
+  }
+  const std::array<std::uint64_t, 4> whole{digest_of_groups_, static_cast<std::uint64_t>(end_),
+                                           checksum_of(dropped_.data(), dropped_.size()),
+                                           std::bit_cast<std::uint64_t>(scale_)};
+  context_.step.digest = static_cast<std::uint32_t>(checksum_of(whole.data(), sizeof(whole)));
+}
+
+void RankComparison::note_dropped(const std::vector<std::string>& parameters) {
+  for (const std::string& name : parameters) {
+    dropped_ += (dropped_.empty() ? "those of '" : ", '") + name + "'";
+  }
+}
+
+void RankComparison::restart() {
+  of_groups_.clear();
+  digest_of_groups_ = 0;
+  known_ = {};
+  note(StepEnd::Open);
+}
+
+void RankComparison::require_alike() {
+  if (!std::exchange(context_.step.digests_differ, false)) return;
+  std::vector<Fact> facts = last_facts();
+  if (!failure_.empty()) facts.front().value += ", after step() had thrown: " + failure_;
+  restart();
+  compare(facts);
+}
+
+void RankComparison::compare_last(bool counts) const {
+  compare(counts ? last_facts() : std::vector<Fact>());
+}
+
+void RankComparison::compare_last_and_next() const {
+  std::vector<Fact> facts = last_facts();
+  for (Fact& fact : facts_now()) facts.push_back(std::move(fact));
+  compare(facts);
+}
+
+void RankComparison::compare(const std::vector<Fact>& facts) const {
+  if (context_.set.size() == 1) return;
+  agree(context_.set, context_.prefix + ".alike", "DistributedOptimizer", facts, {}, kAdvice);
+}
+
+std::vector<Fact> RankComparison::last_facts() const {
+  std::vector<Fact> facts{
+      {"end of the last step", text_of(end_)},
+      {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_},
+      {"scale of the gradients in the last step", exact_text(scale_)}};
+  facts.insert(facts.end(), of_groups_.begin(), of_groups_.end());
+  return facts;
+}
+
+std::vector<Fact> RankComparison::facts_now() const {
+  std::vector<ReducedParameter> parameters;
+  for (const auto& reducer : batches_) {
+    parameters.insert(parameters.end(), reducer->parameters().begin(), reducer->parameters().end());
+  }
+  return facts_of(option_sync_, parameters);
+}
+
+}  // namespace kolo::train

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kolo/torch/distributed_optimizer.hpp"
+#include "train/gradients/parameter_watch.hpp"
+#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/training_context.hpp"
+#include "train/tensors/agreement.hpp"
+#include "train/wrapped/options.hpp"
+
+namespace kolo::train {
+
+/// The facts that must be equal on all ranks. Includes frozen parameters with Shard::Full.
+std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
+                           const std::vector<ReducedParameter>& parameters,
+                           const std::vector<ReducedParameter>& frozen);
+
+/// The same for parameter groups: their options, and the group of each parameter.
+std::vector<Fact> facts_of(const OptionSync& option_sync,
+                           const std::vector<ReducedParameter>& parameters);
+
+/// How a step ended whose gradients are reduced.
+enum class StepEnd : std::uint8_t {
+  Open,  ///< not yet: step() has failed, or was not called
+  Step,
+  Skipped,  ///< without an update, by a GradScaler
+  Dropped,
+};
+
+/// Compares between ranks what all must do alike: the options that the last step applied, the
+/// members of parameter groups, how the last step ended, without which gradients, and the scale of
+/// a GradScaler.
+///
+/// Each rank sends a digest with the flags of the next reduction, whose sums show whether two ranks
+/// differ: one step late, but without an operation of its own. Only then are the facts gathered,
+/// for the text of the error. A set of one rank compares nothing.
+class RankComparison {
+ public:
+  /// The arguments outlive this.
+  RankComparison(TrainingContext& context, const ParameterBatches& batches,
+                 const OptionSync& option_sync)
+      : context_(context), batches_(batches), option_sync_(option_sync) {
+    restart();
+  }
+
+  /// A step whose gradients are reduced has ended on this rank, or begins to with StepEnd::Open.
+  void note(StepEnd end);
+  /// In the step that has begun, the program has dropped the gradients of these parameters.
+  void note_dropped(const std::vector<std::string>& parameters);
+  /// step() has thrown on this rank: the reason, for error texts.
+  void note_failure(std::string reason) { failure_ = std::move(reason); }
+  /// In the step that has begun, a GradScaler has divided the gradients by this scale.
+  void note_scale(double scale) { scale_ = scale; }
+  /// Forgets the last step, on all ranks alike.
+  void restart();
+
+  /// After a reduction: throws MismatchError on all ranks if two differ, and forgets the last step.
+  /// Collective only then.
+  void require_alike();
+  /// Compares the last step now. Collective. Joined ranks, and those that do not `count`, are left
+  /// out.
+  void compare_last(bool counts = true) const;
+  /// Also compares what the next step would apply.
+  void compare_last_and_next() const;
+
+ private:
+  std::vector<Fact> last_facts() const;
+  std::vector<Fact> facts_now() const;
+  void compare(const std::vector<Fact>& facts) const;
+
+  TrainingContext& context_;
+  const ParameterBatches& batches_;
+  const OptionSync& option_sync_;
+  StepEnd end_ = StepEnd::Open;
+  std::string dropped_;  // names of parameters
+  std::string failure_;  // why step() has thrown; not compared
+  double scale_ = 1.0;
+  std::vector<Fact> of_groups_;  // when the last step ended
+  std::uint64_t digest_of_groups_ = 0;
+  std::pair<std::uint64_t, std::int64_t> known_{};  // what of_groups_ depends on
+};
+
+}  // namespace kolo::train

@@ -1,0 +1,48 @@
+#include "train/tensors/program_stream.hpp"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace kolo::train {
+namespace {
+
+void order(const c10::Stream& first, const c10::Stream& then) {
+  if (first == then) return;
+  c10::Event event(first.device_type());
+  event.record(first);
+  event.block(then);
+}
+
+}  // namespace
+
+ProgramStream ProgramStream::current(const c10::Device& device) {
+  if (device.is_cpu()) return {};
+  return ProgramStream(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+ProgramStream ProgramStream::beside_current(const c10::Device& device) {
+  if (device.is_cpu()) return {};
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  const ProgramStream beside(guard.getStreamFromGlobalPool(device));
+  order(guard.getStream(device), *beside.stream_);
+  return beside;
+}
+
+c10::Stream ProgramStream::current() const {
+  return c10::impl::VirtualGuardImpl(stream_->device_type()).getStream(stream_->device());
+}
+
+void ProgramStream::order_before_current() const {
+  if (stream_) order(*stream_, current());
+}
+
+void ProgramStream::order_after_current() const {
+  if (stream_) order(current(), *stream_);
+}
+
+void ProgramStream::keep(const c10::DataPtr& memory) const {
+  if (!stream_) return;
+  c10::impl::VirtualGuardImpl(stream_->device_type()).recordDataPtrOnStream(memory, *stream_);
+}
+
+}  // namespace kolo::train
