@@ -19,8 +19,8 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/nodes.hpp"
 #include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {

@@ -38,7 +38,7 @@
 #include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/halving.hpp"
-#include "ops/steps/nodes.hpp"
+#include "ops/steps/local_steps.hpp"
 
 namespace kolo::ops {
 namespace {

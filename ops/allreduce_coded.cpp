@@ -19,6 +19,7 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/coded_pieces.hpp"
+#include "ops/steps/contributions.hpp"
 #include "ops/steps/messages.hpp"
 
 namespace kolo::ops {

@@ -24,8 +24,8 @@
 
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/contributions.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -29,8 +29,8 @@
 #include "ops/algorithms.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -14,8 +14,8 @@
 // communicate at once.
 #include "ops/algorithms.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/contributions.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/windows.hpp"
 
 namespace kolo::ops {
 Task reduce_scatter_direct(CollectiveCall call) {

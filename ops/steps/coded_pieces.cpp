@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/convert.hpp"
+#include "ops/steps/contributions.hpp"
 
 namespace kolo::ops {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "kolo/algorithm.hpp"
 #include "ops/kernels/pieces.hpp"
+#include "ops/steps/contributions.hpp"
 
 namespace kolo::ops {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ops/kernels/kernels.hpp"
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops {
 namespace {

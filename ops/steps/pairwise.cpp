@@ -4,8 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "ops/steps/local_steps.hpp"
 #include "ops/steps/messages.hpp"
-#include "ops/steps/nodes.hpp"
 
 namespace kolo::ops {
 namespace {
