@@ -1,11 +1,24 @@
-#include "compression/sparse.hpp"
-
+// Codecs that send some elements of each block and leave the others to error feedback: an element
+// that is not sent counts as zero. State: none.
+//
+// top_k sends those of largest magnitude: 2 bytes for the place and 4 for the value of each, or all
+// values where that takes no more bytes. The payload of a sum of n has n k elements. NaN counts as
+// larger than infinity, and infinity as larger than all else, so both are sent.
+//
+// random_k sends one element in each of k runs of equal length: 8 bytes for the seed of the indices,
+// then 4 per value. The payload of a sum of n has the n k elements of largest magnitude, as with
+// top_k. The seed is a hash of the block's values, a sum that GPUs may compute in any order. No step
+// counter is needed, a resumed run draws the same indices as an uninterrupted one, and other values
+// give other indices. A block with a NaN or an infinity sends only NaN.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/codec_format.hpp"
@@ -43,8 +56,7 @@ Threshold find_threshold(std::span<const float> values, std::size_t kept) {
   }
 }
 
-}  // namespace
-
+/// Writes the `kept` elements of largest magnitude, the first ones among equals.
 void write_largest(std::span<const float> values, std::size_t kept, std::byte* payload) {
   if (base::is_dense(values.size(), kept)) {
     std::memcpy(payload, values.data(), values.size_bytes());
@@ -65,6 +77,7 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
   }
 }
 
+/// Adds a payload of `kept` elements to `values`.
 void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> values) {
   float value = 0;
   if (base::is_dense(values.size(), kept)) {
@@ -84,17 +97,6 @@ void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> val
     values[index] += value;
   }
 }
-
-// Sends randomly chosen elements of each block: one in each of k runs of equal length.
-//
-// Payload of k elements: 8 bytes for the seed of the indices, then 4 per value. The payload of a
-// sum of n has the n k elements of largest magnitude, as with top_k. The seed is a hash of the
-// block's values, a sum that GPUs may compute in any order. No step counter is needed, a resumed
-// run draws the same indices as an uninterrupted one, and other values give other indices. Error:
-// elements that are not sent count as zero, so error feedback is needed. A block with a NaN or an
-// infinity sends only NaN. State: none.
-
-namespace {
 
 std::uint64_t hash_of(std::span<const float> values) {
   std::uint64_t hash = 0;
@@ -149,21 +151,6 @@ class RandomK final : public BuiltInCodec {
   std::string name_;
 };
 
-}  // namespace
-
-std::unique_ptr<const Codec> random_k(std::string name, double fraction) {
-  return std::make_unique<RandomK>(std::move(name), fraction);
-}
-
-// Sends the elements of largest magnitude of each block.
-//
-// Payload of k elements: 2 bytes for the place and 4 for the value of each. The payload of a sum of
-// n has n k elements. Error: elements that are not sent count as zero, so error feedback is needed.
-// NaN counts as larger than infinity, and infinity as larger than all else, so both are sent.
-// State: none.
-
-namespace {
-
 class TopK final : public BuiltInCodec {
  public:
   TopK(std::string name, double fraction)
@@ -187,6 +174,10 @@ class TopK final : public BuiltInCodec {
 
 std::unique_ptr<const Codec> top_k(std::string name, double fraction) {
   return std::make_unique<TopK>(std::move(name), fraction);
+}
+
+std::unique_ptr<const Codec> random_k(std::string name, double fraction) {
+  return std::make_unique<RandomK>(std::move(name), fraction);
 }
 
 }  // namespace kolo::compression
