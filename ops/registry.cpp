@@ -4,6 +4,7 @@
 #include <ranges>
 #include <string>
 
+#include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
 
@@ -122,3 +123,22 @@ std::string Registry::names_of(Collective collective) const {
 }
 
 }  // namespace kolo::ops
+
+namespace kolo {
+
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::AllReduce: return "allreduce";
+    case Collective::AllGather: return "allgather";
+    case Collective::Broadcast: return "broadcast";
+    case Collective::ShareMemory: return "shared buffer";
+    case Collective::ReduceScatter: return "reduce_scatter";
+    case Collective::AllToAll: return "alltoall";
+    case Collective::Barrier: return "barrier";
+    case Collective::AddProcessSet: return "add_process_set";
+    case Collective::RemoveProcessSet: return "remove_process_set";
+  }
+  return "unknown";
+}
+
+}  // namespace kolo

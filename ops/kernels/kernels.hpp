@@ -11,6 +11,10 @@
 
 namespace kolo::ops {
 
+/// Fills `values` with the identity of `reduction`: 0 for Sum, Average and Adasum, 1 for Product,
+/// the highest value for Min, the lowest for Max; infinities for floats, true and false for bool.
+void fill_identity(DType dtype, const Reduction& reduction, std::byte* values, std::size_t count);
+
 /// Local arithmetic of the collectives, with the widest vectors of the machine. It does not
 /// allocate, and requires only the alignment of one element; an element's bits do not depend on its
 /// position.

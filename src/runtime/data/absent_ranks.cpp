@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/data/data_path.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
+#include "runtime/data/operation.hpp"
 
 namespace kolo::runtime {
 

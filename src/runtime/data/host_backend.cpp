@@ -10,7 +10,6 @@
 #include "base/log.hpp"
 #include "kolo/error.hpp"
 #include "ops/algorithms.hpp"
-#include "ops/kernels/identity.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "runtime/data/absent_ranks.hpp"
 #include "runtime/data/dispatch.hpp"

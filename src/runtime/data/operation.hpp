@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
+#include "kolo/error.hpp"
 #include "kolo/shared_window.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -78,5 +79,11 @@ struct Operation {
 };
 
 using Operations = std::vector<std::shared_ptr<Operation>>;
+
+/// Thrown by a batch on all ranks: the batch fails with this error, and the process set stays
+/// usable. Any other exception concerns only one rank, which then counts as lost.
+struct AgreedFailure {
+  Failure failure;
+};
 
 }  // namespace kolo::runtime

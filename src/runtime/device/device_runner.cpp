@@ -12,11 +12,11 @@
 #include "base/deadline.hpp"
 #include "base/text.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels/identity.hpp"
+#include "ops/kernels/kernels.hpp"
 #include "runtime/data/absent_ranks.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/dispatch.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
+#include "runtime/data/operation.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/usual_floats.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
+#include "runtime/data/operation.hpp"
 
 namespace kolo::runtime {
 namespace {

@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "runtime/data/operation.hpp"
 #include "runtime/lane/batch_executor.hpp"
-#include "runtime/protocol/agreed_failure.hpp"
 
 namespace kolo::runtime::batch_queue_test {
 
