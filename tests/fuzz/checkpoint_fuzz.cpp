@@ -19,11 +19,11 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
+#include "checkpoint/signed_index.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "torch/checkpoint/signed_index.hpp"
 
 namespace kolo::fuzz {
 namespace {

@@ -13,21 +13,21 @@
 #include <tuple>
 #include <vector>
 
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/signed_index.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/checkpoint_index.hpp"
-#include "torch/checkpoint/signed_index.hpp"
-#include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::fuzz {
 namespace {
 
-using train::bytes_of;
-using train::CheckpointIndex;
-using train::elements_of;
-using train::encode_index;
-using train::parse_index;
-using train::require_whole;
+using checkpoints::bytes_of;
+using checkpoints::CheckpointIndex;
+using checkpoints::elements_of;
+using checkpoints::encode_index;
+using checkpoints::parse_index;
+using checkpoints::require_whole;
 
 constexpr std::size_t kLargestGrowth = 512;  // of JSON: "[0,0," takes a node for every other byte
 constexpr std::size_t kConstant = 1 << 14;

@@ -17,23 +17,22 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/safetensors.hpp"
 #include "comm/file_descriptor.hpp"
 #include "fuzz/fuzz_target.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/safetensors_header.hpp"
-#include "torch/checkpoint/safetensors_reader.hpp"
-#include "torch/checkpoint/tensor_slice.hpp"
 
 namespace kolo::fuzz {
 namespace {
 
-using train::bytes_of;
-using train::elements_of;
-using train::encode_safetensors_header;
-using train::parse_safetensors_header;
-using train::SafetensorsHeader;
-using train::SafetensorsReader;
-using train::SafetensorsTensor;
+using checkpoints::bytes_of;
+using checkpoints::elements_of;
+using checkpoints::encode_safetensors_header;
+using checkpoints::parse_safetensors_header;
+using checkpoints::SafetensorsEntries;
+using checkpoints::SafetensorsEntry;
+using checkpoints::SafetensorsReader;
+using checkpoints::SafetensorsTensor;
 
 constexpr std::size_t kLargestGrowth = 512;
 constexpr std::size_t kConstant = 1 << 14;
@@ -54,9 +53,9 @@ Case case_of(std::string_view text) {
   return taken;
 }
 
-std::vector<SafetensorsTensor> in_file_order(const SafetensorsHeader& header) {
+std::vector<SafetensorsTensor> in_file_order(const SafetensorsEntries& header) {
   std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, SafetensorsTensor>> placed;
-  for (const auto& [name, place] : header.tensors) {
+  for (const auto& [name, place] : header) {
     const std::int64_t bytes = bytes_of(*place.dtype, elements_of(place.shape).value());
     placed.push_back({{place.offset, bytes}, {name, *place.dtype, place.shape}});
   }
@@ -67,10 +66,10 @@ std::vector<SafetensorsTensor> in_file_order(const SafetensorsHeader& header) {
   return tensors;
 }
 
-void require_same(const SafetensorsHeader& a, const SafetensorsHeader& b) {
-  require(a.tensors.size() == b.tensors.size(), "encoding keeps the number of tensors");
-  for (const auto& [name, place] : a.tensors) {
-    const SafetensorsHeader::Place& other = b.tensors.at(name);
+void require_same(const SafetensorsEntries& a, const SafetensorsEntries& b) {
+  require(a.size() == b.size(), "encoding keeps the number of tensors");
+  for (const auto& [name, place] : a) {
+    const SafetensorsEntry& other = b.at(name);
     require(
         place.dtype == other.dtype && place.shape == other.shape && place.offset == other.offset,
         "encoding keeps every tensor");
@@ -78,14 +77,14 @@ void require_same(const SafetensorsHeader& a, const SafetensorsHeader& b) {
 }
 
 void parse_header(const Case& input) {
-  SafetensorsHeader header;
+  SafetensorsEntries header;
   try {
     const AllocationBudget budget(input.header.size() * kLargestGrowth + kConstant);
     header = parse_safetensors_header(input.header, input.data_bytes);
   } catch (const InvalidArgument&) {
     return;
   }
-  for (const auto& [name, place] : header.tensors) {
+  for (const auto& [name, place] : header) {
     if (!place.dtype) return;  // Kolo does not write it
   }
   const std::string again = encode_safetensors_header(in_file_order(header));

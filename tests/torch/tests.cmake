@@ -36,6 +36,12 @@ if(TARGET kolo)
     LIBRARIES kolo)
   kolo_add_mpi_test(torch_test
     SOURCES
+      torch/checkpoint/checkpoint_damage.cpp
+      torch/checkpoint/checkpoint_files_test.cpp
+      torch/checkpoint/damaged_training_test.cpp
+      torch/checkpoint/forged_checkpoint_test.cpp
+      torch/checkpoint/odd_tensors_test.cpp
+      torch/checkpoint/training_checkpoint_test.cpp
       torch/optimizer/complex_parameters_test.cpp
       torch/optimizer/distributed_optimizer_test.cpp
       torch/optimizer/dropped_gradients_test.cpp
@@ -82,12 +88,6 @@ if(TARGET kolo)
       torch/tensors/shared_tensor_test.cpp
       torch/tensors/sparse_test.cpp
       torch/tensors/tensor_errors_test.cpp
-      torch/training/checkpoint_damage.cpp
-      torch/training/checkpoint_files_test.cpp
-      torch/training/damaged_training_test.cpp
-      torch/training/forged_checkpoint_test.cpp
-      torch/training/odd_tensors_test.cpp
-      torch/training/training_checkpoint_test.cpp
       torch/wrapped/fused_test.cpp
       torch/wrapped/option_sync_test.cpp
     RANKS 2
@@ -170,12 +170,12 @@ if(TARGET kolo)
   kolo_add_variant(sharded_models_test nodes 4 900 ENVIRONMENT ${nodes})
   # The matrix of checkpoints, in fresh processes.
   if(NOT KOLO_SANITIZE)
-    kolo_test_executable(resume_matrix torch/training/resume_matrix.cpp)
+    kolo_test_executable(resume_matrix torch/checkpoint/resume_matrix.cpp)
     target_link_libraries(resume_matrix PRIVATE kolo_test_mpi_main kolo)
     kolo_precompile_torch(resume_matrix)
     foreach(variant shared messages)
       add_test(NAME resume_matrix.${variant} COMMAND Python3::Interpreter
-        "${CMAKE_CURRENT_SOURCE_DIR}/torch/training/resume_test.py" $<TARGET_FILE:resume_matrix>
+        "${CMAKE_CURRENT_SOURCE_DIR}/torch/checkpoint/resume_test.py" $<TARGET_FILE:resume_matrix>
         ${KOLO_MPIRUN})
       kolo_set_mpirun_properties(resume_matrix.${variant} 3 600)
     endforeach()

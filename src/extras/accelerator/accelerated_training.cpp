@@ -12,15 +12,14 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 
+#include "checkpoint/checkpoint.hpp"
+#include "checkpoint/ranks.hpp"
+#include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/api/collectives.hpp"
-#include "torch/checkpoint/checkpoint.hpp"
-#include "torch/checkpoint/json_fields.hpp"
-#include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/checkpoint/printable.hpp"
 #include "train/optimizer/distributed_optimizer.hpp"
 #include "train/tensors/agreement.hpp"
 #include "train/tensors/deferred.hpp"
@@ -344,7 +343,8 @@ std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::pat
   drop_gradients();
   Loaded loaded = optimizer_.load(path, {.scaler = scaler_.is_enabled() ? &scaler_ : nullptr});
   const std::string what = "loading the state of an Accelerator from " + loaded.path.string();
-  on_all_ranks({.name = name + ".restore", .process_set = &set_}, what, [&] {
+  const checkpoints::Ranks ranks({.name = name, .process_set = &set_});
+  ranks.run(".restore", what, [&] {
     const auto state = loaded.extras.find(kState);
     if (state == loaded.extras.end()) {
       throw InvalidArgument("save_state() has not made it. Load it with optimizer().load()");
@@ -359,20 +359,20 @@ std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::pat
 /// Whether any rank sees a checkpoint. If only some do, load() throws a better error.
 bool AcceleratedTraining::has_checkpoint(const std::filesystem::path& path,
                                          const std::string& name) {
-  const std::vector<std::string> found =
-      on_all_ranks({.name = name, .process_set = &set_}, "looking for checkpoints", [&] {
-        std::error_code error;
-        if (!std::filesystem::exists(path, error)) return std::string();
-        const bool is_one =
-            !std::filesystem::is_directory(path, error) || train::has_checkpoint(path);
-        return std::string(is_one ? "yes" : "");
-      });
+  const checkpoints::Ranks ranks({.name = name, .process_set = &set_});
+  const std::vector<std::string> found = ranks.run("", "looking for checkpoints", [&] {
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return std::string();
+    const bool is_one =
+        !std::filesystem::is_directory(path, error) || checkpoints::has_checkpoint(path);
+    return std::string(is_one ? "yes" : "");
+  });
   return std::ranges::any_of(found, [](const std::string& each) { return !each.empty(); });
 }
 
 void AcceleratedTraining::restore(const std::string& text) {
   try {
-    const nlohmann::json state = parse_json(text);
+    const nlohmann::json state = checkpoints::parse_json(text);
     if (state.contains("data") != (feed_ != nullptr)) {
       throw InvalidArgument(std::string("it has ") + (feed_ == nullptr ? "a" : "no") +
                             " position in training data, unlike the program. Call the same "
@@ -381,7 +381,7 @@ void AcceleratedTraining::restore(const std::string& text) {
     if (feed_ != nullptr) feed_->restore(state.at("data"));
     rates_->restore(state.at("schedule"));
   } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument("its state is damaged: " + printable(error.what()));
+    throw InvalidArgument("its state is damaged: " + checkpoints::printable(error.what()));
   }
 }
 

@@ -6,9 +6,9 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
+#include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/schedule.hpp"
-#include "torch/checkpoint/printable.hpp"
 
 namespace kolo {
 
@@ -34,7 +34,7 @@ void RateSource::follow_metric(float /*metric*/) {
 void RateSource::restore(const nlohmann::json& state) {
   const std::string saved = state.at("kind").get<std::string>();
   if (saved != kind()) {
-    throw InvalidArgument("it was saved with the schedule '" + printable(saved) +
+    throw InvalidArgument("it was saved with the schedule '" + checkpoints::printable(saved) +
                           "', and the program has '" + kind() +
                           "'. Prepare the same kind of schedule.");
   }

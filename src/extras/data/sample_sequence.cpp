@@ -7,24 +7,23 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/json_fields.hpp"
-#include "torch/checkpoint/printable.hpp"
 
 namespace kolo::train {
 
 void read_state(const std::string& what, const std::string& text,
                 const std::function<void(const nlohmann::json& fields)>& read) {
   try {
-    read(parse_json(text));
+    read(checkpoints::parse_json(text));
   } catch (const std::exception& error) {
-    throw InvalidArgument(what + ": the state is damaged: " + printable(error.what()) +
+    throw InvalidArgument(what + ": the state is damaged: " + checkpoints::printable(error.what()) +
                           ". Give the text that state() has returned, or begin anew.");
   }
 }
 
 std::int64_t to_epoch(const nlohmann::json& value) {
-  const std::int64_t epoch = to_count(value);
+  const std::int64_t epoch = checkpoints::to_count(value);
   if (epoch == std::numeric_limits<std::int64_t>::max()) {
     throw InvalidArgument("no epoch follows number " + std::to_string(epoch));
   }
@@ -37,8 +36,8 @@ constexpr const char* kSetState = "DistributedSampler::set_state";
 
 void expect_own(const std::string& field, const std::string& saved, const std::string& own) {
   if (saved == own) return;
-  throw InvalidArgument(std::string(kSetState) + ": " + field + " is " + printable(saved) +
-                        " in the state, and " + own +
+  throw InvalidArgument(std::string(kSetState) + ": " + field + " is " +
+                        checkpoints::printable(saved) + " in the state, and " + own +
                         " in this sampler. Make the sampler as in the run that saved the state, or "
                         "begin anew without it.");
 }
@@ -124,10 +123,10 @@ void SampleSequence::set_state(const std::string& text) {
   std::size_t consumed = 0;
   read_state(kSetState, text, [&](const nlohmann::json& fields) {
     order = fields.at("order").get<std::string>();
-    samples = to_unsigned(fields.at("samples"));
-    seed = to_unsigned(fields.at("seed"));
+    samples = checkpoints::to_unsigned(fields.at("samples"));
+    seed = checkpoints::to_unsigned(fields.at("seed"));
     epoch = to_epoch(fields.at("epoch"));
-    consumed = to_unsigned(fields.at("consumed"));
+    consumed = checkpoints::to_unsigned(fields.at("consumed"));
     if (consumed > samples) throw InvalidArgument("more samples are consumed than there are");
   });
   expect_own("the order", order, order_.name);
@@ -179,7 +178,7 @@ void StreamPosition::set_state(const std::string& text) {
   std::uint64_t elements = 0;
   read_state("StreamShard::set_state", text, [&](const nlohmann::json& fields) {
     epoch = to_epoch(fields.at("epoch"));
-    elements = to_unsigned(fields.at("elements"));
+    elements = checkpoints::to_unsigned(fields.at("elements"));
   });
   epoch_ = epoch;
   start_ = elements;

@@ -1,50 +1,35 @@
 #include "torch/optimizer/training_checkpoint.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/core/GradMode.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
-#include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/training/load_training.hpp"
-#include "torch/training/model_match.hpp"
-#include "torch/training/save_training.hpp"
+#include "torch/checkpoint/load_model.hpp"
+#include "torch/checkpoint/model_file.hpp"
+#include "torch/checkpoint/save_full_state.hpp"
 #include "train/tensors/agreement.hpp"
+#include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/tensor_collectives.hpp"
+#include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
 namespace {
 
-nlohmann::json describe(const GradScaler& scaler) {
-  const GradScaler::State state = scaler.state();
-  return {{"scale", state.scale},
-          {"growth_factor", state.growth_factor},
-          {"backoff_factor", state.backoff_factor},
-          {"growth_interval", state.growth_interval},
-          {"growth_tracker", state.growth_tracker}};
-}
-
-/// Whether both have the same number of groups, and options of the same names and lengths.
-bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
-  if (saved.size() != own.size()) return false;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (saved[i].size() != own[i].size()) return false;
-    for (const auto& [name, values] : own[i].items()) {
-      if (!saved[i].contains(name) || saved[i][name].size() != values.size()) return false;
-    }
-  }
-  return true;
-}
-
-void require_same_scaler(const TrainingDetails& details, const LoadOptions& options) {
-  if (!options.strict || details.scaler.has_value() == (options.scaler != nullptr)) return;
-  throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
-                        " GradScaler's state, unlike the program. Give or leave out "
-                        "LoadOptions::scaler, or load with strict = false.");
-}
+// The view of the training.
 
 void append_whole(const std::vector<ReducedParameter>& parameters, const UpdateType& type,
                   std::vector<TrainingView::Leaf>& leaves) {
@@ -65,6 +50,334 @@ void append_leaves(const GradientReducer& reducer, const UpdateType& type,
                         leaf.values.scalar_type()});
     }
   }
+}
+
+// Saving.
+
+/// The slices of tensors that this rank writes. Tensors that every rank has are split into equal
+/// shares.
+class Slices {
+ public:
+  explicit Slices(const ProcessSet& set) : set_(set) {}
+
+  /// Adds elements that only this rank has, from element `begin` of a tensor of `shape` on.
+  void add(std::string name, const at::Tensor& elements, std::vector<std::int64_t> shape,
+           std::int64_t begin) {
+    const at::Tensor kept = keep(name, elements);
+    add_slice(std::move(name), kept, std::move(shape), begin, 0, elements.numel());
+  }
+  void add(std::string name, const at::Tensor& tensor) {
+    add(std::move(name), tensor, tensor.sizes().vec(), 0);
+  }
+  /// Adds a tensor that every rank has. All ranks add the same tensors in the same order.
+  void share(std::string name, const at::Tensor& tensor) {
+    require_supported(name, tensor);
+    shared_.push_back({std::move(name), tensor});
+    shared_bytes_ += tensor.nbytes();
+  }
+
+  std::vector<checkpoints::TensorSlice> finish() {
+    const auto size = static_cast<std::size_t>(set_.size());
+    const auto rank = static_cast<std::size_t>(set_.rank());
+    std::size_t offset = 0;
+    for (const auto& [name, tensor] : shared_) {
+      const auto count = static_cast<std::size_t>(tensor.numel());
+      const auto element = static_cast<std::size_t>(tensor.element_size());
+      const auto first_from = [&](std::size_t place) {
+        const std::size_t bytes = place > offset ? place - offset : 0;
+        return std::min((bytes + element - 1) / element, count);
+      };
+      const std::size_t begin = first_from(shared_bytes_ * rank / size);
+      const std::size_t end = first_from(shared_bytes_ * (rank + 1) / size);
+      const auto first = static_cast<std::int64_t>(begin);
+      const auto own = static_cast<std::int64_t>(end - begin);
+      // Another optimizer gathers it: all ranks must take part, even those that write none of it.
+      const bool is_gathered = is_gathered_on_use(tensor);
+      const at::Tensor kept = keep(
+          name, is_gathered ? tensor.detach().reshape(-1).narrow(0, first, own).clone() : tensor);
+      if (own > 0 || (count == 0 && rank == 0)) {
+        add_slice(name, kept, tensor.sizes().vec(), first, is_gathered ? 0 : first, own);
+      }
+      offset += tensor.nbytes();
+    }
+    return std::move(slices_);
+  }
+
+ private:
+  static void require_supported(const std::string& name, const at::Tensor& tensor) {
+    if (std::string problem = problem_with(tensor); !problem.empty()) {
+      throw InvalidArgument("'" + name + "': " + problem);
+    }
+  }
+
+  at::Tensor keep(const std::string& name, const at::Tensor& tensor) {
+    require_supported(name, tensor);
+    return kept_.emplace_back(contiguous(tensor));
+  }
+
+  /// Adds `count` elements of `kept`, from `skipped` on.
+  void add_slice(std::string name, const at::Tensor& kept, std::vector<std::int64_t> shape,
+                 std::int64_t begin, std::int64_t skipped, std::int64_t count) {
+    const TensorView view = view_of(kept, name);
+    const std::size_t offset = static_cast<std::size_t>(skipped) * size_of(view.dtype);
+    slices_.push_back({std::move(name), view.dtype, std::move(shape), begin, count});
+    checkpoints::TensorSlice& slice = slices_.back();
+    if (kept.is_cpu()) {
+      slice.data = static_cast<const std::byte*>(view.data) + offset;
+    } else {
+      slice.copy_to = [kept, offset](std::size_t more, std::span<std::byte> place) {
+        copy_bytes(kept, offset + more, place);
+      };
+    }
+  }
+
+  const ProcessSet& set_;
+  std::vector<checkpoints::TensorSlice> slices_;
+  std::vector<std::pair<std::string, at::Tensor>> shared_;
+  std::size_t shared_bytes_ = 0;
+  std::vector<at::Tensor> kept_;
+};
+
+void slice_parameters(const TrainingView& view, Slices& slices) {
+  for (const auto& [name, tensor] : view.model.parameters) {
+    // No rank has a shard of a parameter without elements.
+    if (!view.gathers(name, tensor) || tensor.numel() == 0) slices.share(model_key(name), tensor);
+  }
+  for (const ModelView::Share& share : view.model.shares) {
+    if (!view.gathers(share.name, share.parameter) || !view.is_first_replica) continue;
+    slices.add(model_key(share.name), share.elements, share.parameter.sizes().vec(), share.begin);
+  }
+}
+
+void slice_buffers(const TrainingView& view, Slices& slices) {
+  if (view.set.rank() > 0) return;
+  for (const auto& [name, tensor] : view.model.buffers) slices.add(model_key(name), tensor);
+}
+
+void slice_masters(const TrainingView& view, Slices& slices) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!leaf.has_master() || !view.is_first_replica) continue;
+    slices.add(master_key(leaf.name), leaf.values.detach(), leaf.parameter.sizes().vec(),
+               leaf.begin);
+  }
+}
+
+void slice_state(const TrainingView& view, const LeafStates& states, Slices& slices) {
+  for (std::size_t i = 0; i < view.leaves.size(); ++i) {
+    const TrainingView::Leaf& leaf = view.leaves[i];
+    for (const StateField& field : states.fields(i)) {
+      if (!field.value.isTensor()) continue;
+      const at::Tensor tensor = field.value.toTensor();
+      const std::string key = state_key(field.name, leaf.name);
+      const LeafStates::Tensor& all = states.tensors().at({leaf.name, field.name});
+      if (leaf.is_whole() && states.is_everywhere(all)) {
+        slices.share(key, tensor);
+      } else if (leaf.is_whole()) {
+        if (states.is_last_with(all)) slices.add(key, tensor);
+      } else if (!view.is_first_replica) {
+        continue;
+      } else if (all.is_elementwise) {
+        slices.add(key, tensor, leaf.parameter.sizes().vec(), leaf.begin);
+      } else if (leaf.begin == 0) {
+        slices.add(key, tensor);
+      }
+    }
+  }
+}
+
+void slice_residuals(const TrainingView& view, Slices& slices) {
+  for (const TrainingView::Residual& residual : view.residuals.own) {
+    slices.add(residual_key(view.residuals.copy, residual.name), residual.elements,
+               residual.parameter.sizes().vec(), residual.begin);
+  }
+}
+
+void slice_hook_state(const TrainingView& view, Slices& slices) {
+  if (!view.hook.state || view.set.rank() > 0) return;
+  for (const auto& [name, tensor] : view.hook.state()) {
+    slices.add(std::string(kHookPrefix) + name, tensor);
+  }
+}
+
+// Loading.
+
+/// Whether both have the same number of groups, and options of the same names and lengths.
+bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
+  if (saved.size() != own.size()) return false;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (saved[i].size() != own[i].size()) return false;
+    for (const auto& [name, values] : own[i].items()) {
+      if (!saved[i].contains(name) || saved[i][name].size() != values.size()) return false;
+    }
+  }
+  return true;
+}
+
+void require_same_scaler(const TrainingDetails& details, const LoadOptions& options) {
+  if (!options.strict || details.scaler.has_value() == (options.scaler != nullptr)) return;
+  throw InvalidArgument(std::string("it has ") + (options.scaler == nullptr ? "a" : "no") +
+                        " GradScaler's state, unlike the program. Give or leave out "
+                        "LoadOptions::scaler, or load with strict = false.");
+}
+
+/// State there of parameters that the program's optimizer does not step: names of tensors. Throws
+/// InvalidArgument for any, if `strict`.
+std::vector<std::string> unused_state(const TrainingView& view, const SavedTraining& saved,
+                                      bool strict) {
+  std::vector<std::string> unused;
+  std::unordered_set<std::string> stepped;
+  for (const std::string& name : view.stepped) stepped.insert(saved.name_of(name));
+  for (const auto& [name, state] : saved.details.state) {
+    if (stepped.contains(name)) continue;
+    if (strict) {
+      throw InvalidArgument("the checkpoint " + saved.path.string() +
+                            " has optimizer state of parameter '" + name +
+                            "', which is in no parameter group of the program's optimizer. Add it "
+                            "to one, where it may be frozen; or load with strict = false to leave "
+                            "its state out.");
+    }
+    for (const auto& [field, is_elementwise] : state.tensors) {
+      unused.push_back(state_key(field, name));
+    }
+  }
+  return unused;
+}
+
+void require_masters(const TrainingView& view, const SavedTraining& saved) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string key = master_key(saved.name_of(leaf.name));
+    if (leaf.stepped == leaf.parameter.scalar_type() || !saved.has(key)) continue;
+    saved.require(key, *dtype_of(leaf.stepped), leaf.parameter.sizes().vec());
+  }
+}
+
+void require_random_states(const TrainingView& view, const SavedTraining& saved) {
+  for (const RandomSource& source : random_sources(view)) {
+    if (saved.has(source.key)) {
+      saved.require(source.key, DType::UInt8, source.state().sizes().vec());
+    }
+  }
+}
+
+void add_masters(const TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string place = master_key(saved.name_of(leaf.name));
+    if (!leaf.has_master() || !saved.has(place)) continue;
+    reads.push_back({place, leaf.begin, leaf.values.detach()});
+  }
+}
+
+/// Initializes master copies that the checkpoint lacks from their parameters, which have been read.
+void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) {
+  const at::NoGradGuard no_grad;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (!leaf.has_master()) continue;
+    if (saved.has(master_key(saved.name_of(leaf.name)))) continue;
+    leaf.values.detach().copy_(leaf.elements);
+  }
+}
+
+/// The state of a leaf, with uninitialized tensors.
+struct LeafState {
+  const TrainingView::Leaf* leaf;
+  std::vector<StateField> fields;
+};
+
+std::vector<LeafState> plan_state(const TrainingView& view, const SavedTraining& saved,
+                                  std::vector<Read>& reads) {
+  std::vector<LeafState> states;
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    const std::string& name = saved.name_of(leaf.name);
+    const auto found = saved.details.state.find(name);
+    if (found == saved.details.state.end()) continue;
+    states.push_back({&leaf, fields_in(saved, leaf)});
+    for (const StateField& field : states.back().fields) {
+      if (!field.value.isTensor()) continue;
+      const bool is_elementwise = found->second.tensors.at(field.name);
+      reads.push_back(
+          {state_key(field.name, name), is_elementwise ? leaf.begin : 0, field.value.toTensor()});
+    }
+  }
+  return states;
+}
+
+void set_state(const TrainingView& view, std::vector<LeafState>& states) {
+  for (auto& [leaf, fields] : states) {
+    for (StateField& field : fields) {
+      if (!leaf->has_master() || !is_elementwise(field, leaf->values)) continue;
+      // As at wrapping: state in the parameter's dtype becomes that of its master copy.
+      const at::Tensor tensor = field.value.toTensor();
+      if (tensor.scalar_type() != leaf->parameter.scalar_type()) continue;
+      field.value = tensor.to(leaf->values.scalar_type());
+    }
+    view.wrapped.set_state(leaf->values, fields);
+  }
+}
+
+/// Generators with their saved states.
+using RandomStates = std::vector<std::pair<RandomSource, at::Tensor>>;
+
+RandomStates read_random_states(const TrainingView& view,
+                                const checkpoints::Checkpoint& checkpoint) {
+  RandomStates states;
+  for (const RandomSource& source : random_sources(view)) {
+    if (!checkpoint.tensors().contains(source.key)) continue;
+    states.emplace_back(source, at::empty_like(source.state()));
+    read_into(checkpoint, {source.key, 0, states.back().second});
+    source.require_valid(states.back().second);
+  }
+  return states;
+}
+
+BucketHook::State read_hook_state(const TrainingView& view,
+                                  const checkpoints::Checkpoint& checkpoint) {
+  BucketHook::State state;
+  if (!view.hook.set_state) return state;
+  for (const auto& [key, saved] : checkpoint.tensors()) {
+    if (!key.starts_with(kHookPrefix)) continue;
+    if (saved.dtype != DType::Float32 && saved.dtype != DType::Float64) continue;
+    const at::Tensor values = at::empty(saved.shape, scalar_type_of(saved.dtype));
+    read_into(checkpoint, {key, 0, values});
+    state[key.substr(kHookPrefix.size())] = values;
+  }
+  return state;
+}
+
+/// Verifies checksums, then loads the tensors of a checkpoint that fits: parameters, buffers,
+/// optimizer state, residuals and generators.
+void load_tensors(const TrainingView& view, const SavedTraining& saved,
+                  const checkpoints::Checkpoint& checkpoint, const LoadOptions& options,
+                  const checkpoints::Ranks& ranks) {
+  std::vector<Read> reads;
+  std::vector<LeafState> states;
+  RandomStates random_states;
+  std::vector<SavedResidual> residuals;
+  BucketHook::State hook_state;
+  const std::string what = "loading the checkpoint " + checkpoint.path().string();
+  ranks.run(".verify", what, [&] {
+    reads = reads_of(view.model, saved, options.strict);
+    add_masters(view, saved, reads);
+    if (options.optimizer_state) {
+      states = plan_state(view, saved, reads);
+      residuals = find_residuals(view, saved);
+      verify_residuals(residuals, checkpoint);
+      hook_state = read_hook_state(view, checkpoint);
+    }
+    for (const Read& read : reads) verify(checkpoint, read);
+    if (options.random_state) random_states = read_random_states(view, checkpoint);
+  });
+  if (options.optimizer_state) {
+    // Before the new state is read, so that old and new state are never in memory together.
+    for (const TrainingView::Leaf& leaf : view.leaves) view.wrapped.erase_state(leaf.values);
+  }
+  ranks.run(".read", what, [&] {
+    for (const Read& read : reads) read_into(checkpoint, read);
+    copy_missing_masters(view, saved);
+    load_residuals(view, residuals, saved, checkpoint);
+    if (options.optimizer_state && view.hook.set_state) view.hook.set_state(hook_state);
+    for (auto& [source, state] : random_states) source.restore(state);
+  });
+  if (options.optimizer_state) set_state(view, states);
 }
 
 }  // namespace
@@ -218,23 +531,39 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
                          {"groups", OptionSync::describe(context_.groups)},
                          {"layout", layout()},
                          {"extras", options.extras}};
-  if (options.scaler != nullptr) details["scaler"] = describe(*options.scaler);
+  if (options.scaler != nullptr) details["scaler"] = describe(options.scaler->state());
   if (context_.step.loss_reference) details["loss_reference"] = *context_.step.loss_reference;
   if (context_.compression.has_error_feedback || context_.hook.error_feedback) {
     details["residual_ranks"] = context_.set.size();
   }
-  save_training(
-      view(), folder, std::move(details), options.keep_last,
-      [&](const CheckpointIndex& index, const std::filesystem::path& path) {
-        require_fit({index, path, parse_training_details(index.details)}, {});
-      },
-      next_name("save"));
+  const TrainingView training = view();
+  const checkpoints::Ranks ranks({.name = next_name("save"), .process_set = &context_.set});
+  Slices slices(context_.set);
+  const LeafStates states(training, ranks, "DistributedOptimizer::save", [&] {
+    slice_parameters(training, slices);
+    slice_buffers(training, slices);
+    slice_masters(training, slices);
+    slice_residuals(training, slices);
+    slice_hook_state(training, slices);
+    for (const RandomSource& source : random_sources(training)) {
+      slices.add(source.key, source.state());
+    }
+  });
+  slice_state(training, states, slices);
+  details["state"] = states.describe();
+  details["aliases"] = training.model.aliases;
+  checkpoints::write_checkpoint(
+      folder, slices.finish(), details, options.keep_last, ranks,
+      [&](const checkpoints::CheckpointIndex& index, const std::filesystem::path& path) {
+        static_cast<void>(
+            require_fit(training, {index, path, parse_training_details(index.details)}, {}));
+      });
 }
 
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
   const std::string name = next_name("load");
   const std::string kind = kind_of(path);
-  const Readers readers({.name = name, .process_set = &context_.set});
+  const checkpoints::Ranks ranks({.name = name, .process_set = &context_.set});
   const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
   agree(context_.set, name + ".agreement", "DistributedOptimizer: load('" + path.string() + "')",
         {{"the path", kind},
@@ -244,30 +573,26 @@ Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOpt
          {"scaler", options.scaler != nullptr ? "given" : "not given"}},
         {});
   const Loaded loaded = is_of_a_model(kind)
-                            ? load_model_file(view().model, path, options.strict, readers)
-                            : load_checkpoint(path, options, readers);
-  if (readers.rank() == 0) log_partial(loaded);
+                            ? load_model_file(view().model, path, options.strict, ranks)
+                            : load_checkpoint(path, options, ranks);
+  if (ranks.rank() == 0) log_partial(loaded);
   return loaded;
 }
 
 Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
-                                           const LoadOptions& options, const Readers& readers) {
-  const Checkpoint checkpoint(path, readers);
+                                           const LoadOptions& options,
+                                           const checkpoints::Ranks& ranks) {
+  const checkpoints::Checkpoint checkpoint(path, ranks);
   SavedTraining saved{checkpoint.index(), checkpoint.path(), {}};
   const TrainingDetails& details = saved.details;
   Loaded loaded;
-  readers.run(".fits", "loading the checkpoint " + checkpoint.path().string(), [&] {
+  ranks.run(".fits", "loading the checkpoint " + checkpoint.path().string(), [&] {
     saved.details = parse_training_details(checkpoint.details());
-    require_fit(saved, options);
+    loaded = require_fit(view(), saved, options);
     require_same_scaler(details, options);
-    loaded = match_model(view().model, saved, options.strict);
-    if (!options.optimizer_state) return;
-    for (std::string& name : unused_state(view(), saved, options.strict)) {
-      loaded.unused.push_back(std::move(name));
-    }
   });
   if (options.optimizer_state) follow_layout(details);
-  load_training(view(), saved, checkpoint, options, readers);
+  load_tensors(view(), saved, checkpoint, options, ranks);
   if (options.optimizer_state) {
     OptionSync::apply(details.groups, context_.groups);
     option_sync_.merge(context_.groups, context_.wrapped.groups());
@@ -278,27 +603,30 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
   return loaded;
 }
 
-void TrainingCheckpoint::require_fit(const SavedTraining& saved, const LoadOptions& options) const {
-  train::require_fit(view(), saved, options);
-  const nlohmann::json own_options = OptionSync::describe(context_.groups);
-  if (options.optimizer_state && !have_same_options(saved.details.groups, own_options)) {
-    throw InvalidArgument(
-        "it has optimizer options " + nlohmann::json(saved.details.groups).dump() +
-        " of its parameter groups, which are not those of the program: " + own_options.dump() +
-        ". Load with optimizer_state = false to keep the program's.");
+/// What a load of the checkpoint takes of it. Throws InvalidArgument, naming the first difference,
+/// unless it has everything that the program needs, in its shape and dtype, and, with
+/// options.strict, nothing else. Not collective.
+Loaded TrainingCheckpoint::require_fit(const TrainingView& training, const SavedTraining& saved,
+                                       const LoadOptions& options) const {
+  Loaded loaded = match_model(training.model, saved, options.strict);
+  require_masters(training, saved);
+  if (options.random_state) require_random_states(training, saved);
+  if (!options.optimizer_state) return loaded;
+  for (std::string& name : unused_state(training, saved, options.strict)) {
+    loaded.unused.push_back(std::move(name));
   }
+  require_same_state(training, saved);
+  static_cast<void>(find_residuals(training, saved));
+  const nlohmann::json own_options = OptionSync::describe(context_.groups);
+  if (have_same_options(saved.details.groups, own_options)) return loaded;
+  throw InvalidArgument(
+      "it has optimizer options " + nlohmann::json(saved.details.groups).dump() +
+      " of its parameter groups, which are not those of the program: " + own_options.dump() +
+      ". Load with optimizer_state = false to keep the program's.");
 }
 
 void TrainingCheckpoint::save_full_state(const std::filesystem::path& file, int root) {
-  const std::vector<int>& ranks = context_.set.ranks();
-  const auto place = std::find(ranks.begin(), ranks.end(), root);
-  if (place == ranks.end()) {
-    throw InvalidArgument("DistributedOptimizer: save_full_state() on rank " +
-                          std::to_string(root) + ", which is not in process set " +
-                          context_.set.name());
-  }
-  train::save_full_state(view(), file, static_cast<int>(place - ranks.begin()),
-                         next_name("export"));
+  train::save_full_state(view(), file, root, next_name("export"));
 }
 
 }  // namespace kolo::train

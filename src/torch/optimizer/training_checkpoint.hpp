@@ -6,10 +6,10 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "checkpoint/ranks.hpp"
 #include "kolo/torch/checkpoint.hpp"
-#include "torch/checkpoint/on_all_ranks.hpp"
-#include "torch/training/saved_state.hpp"
-#include "torch/training/training_view.hpp"
+#include "torch/checkpoint/saved_state.hpp"
+#include "torch/checkpoint/training_view.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
@@ -33,8 +33,9 @@ class TrainingCheckpoint {
  private:
   std::string next_name(const char* operation);
   Loaded load_checkpoint(const std::filesystem::path& path, const LoadOptions& options,
-                         const Readers& readers);
-  void require_fit(const SavedTraining& saved, const LoadOptions& options) const;
+                         const checkpoints::Ranks& ranks);
+  Loaded require_fit(const TrainingView& training, const SavedTraining& saved,
+                     const LoadOptions& options) const;
   void add_parameters(ModelView& model) const;
   void add_leaves(TrainingView& view) const;
   void add_shares(TrainingView& view) const;

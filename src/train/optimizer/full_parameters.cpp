@@ -12,11 +12,11 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/Storage.h>
 
+#include "checkpoint/checksums.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/parameter_sync.hpp"
-#include "torch/checkpoint/block_checksums.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
@@ -71,7 +71,7 @@ class PrivateCopy {
  private:
   std::uint64_t checksum() const {
     const at::Tensor values = own_.cpu();
-    return checksum_of(values.const_data_ptr(), values.nbytes());
+    return checkpoints::checksum_of(values.const_data_ptr(), values.nbytes());
   }
 
   c10::Storage storage_;  // kept even if the program replaces it; null once moved from

@@ -13,7 +13,7 @@
 #include <c10/util/StringUtil.h>
 
 #include "base/text.hpp"
-#include "torch/checkpoint/block_checksums.hpp"
+#include "checkpoint/checksums.hpp"
 #include "train/tensors/deferred.hpp"
 
 namespace kolo::train {
@@ -124,7 +124,7 @@ std::string text_of(StepEnd end) {
 std::uint64_t digest_of(const std::vector<Fact>& facts) {
   std::string bytes;
   for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
-  return checksum_of(bytes.data(), bytes.size());
+  return checkpoints::checksum_of(bytes.data(), bytes.size());
 }
 
 }  // namespace
@@ -143,10 +143,12 @@ void RankComparison::note(StepEnd end) {
     of_groups_ = facts_now();
     digest_of_groups_ = digest_of(of_groups_);
   }
-  const std::array<std::uint64_t, 4> whole{digest_of_groups_, static_cast<std::uint64_t>(end_),
-                                           checksum_of(dropped_.data(), dropped_.size()),
-                                           std::bit_cast<std::uint64_t>(scale_)};
-  context_.step.digest = static_cast<std::uint32_t>(checksum_of(whole.data(), sizeof(whole)));
+  const std::array<std::uint64_t, 4> whole{
+      digest_of_groups_, static_cast<std::uint64_t>(end_),
+      checkpoints::checksum_of(dropped_.data(), dropped_.size()),
+      std::bit_cast<std::uint64_t>(scale_)};
+  context_.step.digest =
+      static_cast<std::uint32_t>(checkpoints::checksum_of(whole.data(), sizeof(whole)));
 }
 
 void RankComparison::note_dropped(const std::vector<std::string>& parameters) {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checksums.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/block_checksums.hpp"
 
 namespace kolo::train {
 namespace {
@@ -20,7 +20,7 @@ using Digests = std::vector<std::int64_t>;
 constexpr std::size_t kNamed = 3;  // parameters that an error text names
 
 std::int64_t digest_of(const void* data, std::size_t bytes) {
-  return std::bit_cast<std::int64_t>(checksum_of(data, bytes));
+  return std::bit_cast<std::int64_t>(checkpoints::checksum_of(data, bytes));
 }
 
 std::int64_t digest_of(const at::Tensor& parameter) {

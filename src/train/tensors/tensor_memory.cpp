@@ -20,6 +20,14 @@ namespace {
 /// The deleter that identifies storages over a SharedBuffer.
 void release(void* buffer) { delete static_cast<SharedBuffer*>(buffer); }
 
+/// The tensor without elements that lie in the memory of others.
+at::Tensor without_copies(at::Tensor tensor, const at::Tensor& expanded) {
+  for (std::int64_t d = 0; d < expanded.dim(); ++d) {
+    if (expanded.stride(d) == 0 && expanded.size(d) > 1) tensor = tensor.narrow(d, 0, 1);
+  }
+  return tensor;
+}
+
 }  // namespace
 
 at::ScalarType scalar_type_of(DType dtype) {
@@ -178,6 +186,21 @@ const SharedBuffer* shared_memory_of(const at::Tensor& tensor) {
 
 const SharedBuffer* shared_memory_of(const std::vector<at::Tensor>& tensors) {
   return tensors.size() == 1 ? shared_memory_of(tensors.front()) : nullptr;
+}
+
+void require_alike_where_shared(const std::string& name, const at::Tensor& own,
+                                const at::Tensor& values) {
+  if (at::has_internal_overlap(own) != at::MemOverlap::Yes) return;
+  const at::Tensor given = values.contiguous();
+  const at::Tensor held = without_copies(given, own).expand_as(given).contiguous();
+  if (std::memcmp(given.const_data_ptr(), held.const_data_ptr(), given.nbytes()) == 0) return;
+  throw InvalidArgument("'" + name +
+                        "' is expanded in the program, so that some of its elements share memory, "
+                        "but their saved values differ. Use clone() in the program.");
+}
+
+void copy_values(const at::Tensor& own, const at::Tensor& values) {
+  without_copies(own, own).copy_(without_copies(values, own));
 }
 
 }  // namespace kolo::train

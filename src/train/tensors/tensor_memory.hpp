@@ -65,4 +65,13 @@ const SharedBuffer* shared_memory_of(const at::Tensor& tensor);
 /// The buffer of a group's only tensor; null for larger groups, which are treated as ordinary ones.
 const SharedBuffer* shared_memory_of(const std::vector<at::Tensor>& tensors);
 
+// Elements of an expanded tensor share memory.
+
+/// Throws InvalidArgument if `values`, for the tensor `name`, differ where its elements share
+/// memory.
+void require_alike_where_shared(const std::string& name, const at::Tensor& own,
+                                const at::Tensor& values);
+/// Copies values to a tensor, which may be expanded.
+void copy_values(const at::Tensor& own, const at::Tensor& values);
+
 }  // namespace kolo::train

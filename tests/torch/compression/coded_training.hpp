@@ -14,10 +14,10 @@
 #include <torch/torch.h>
 
 #include "runtime/runtimes.hpp"
+#include "torch/checkpoint/checkpoint_image.hpp"
 #include "torch/prefix_sets.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
-#include "torch/training/checkpoint_image.hpp"
 
 /// Shared code of the tests of codecs in training.
 namespace kolo::test::compression_test {
