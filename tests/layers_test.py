@@ -10,7 +10,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 SOURCES = {".hpp", ".cpp", ".cu", ".cuh"}
 # Headers of other projects that only one level may include.
 FOREIGN = [
-    (re.compile(r"(torch|ATen|c10|caffe2)/"), ("train", "extras", "torch")),
+    (re.compile(r"(torch|ATen|c10|caffe2)/"), ("train", "extras")),
     (re.compile(r"(mpi|nccl)\.h$"), ("comm",)),
 ]
 # Of include/kolo/.
@@ -51,11 +51,7 @@ class Layers:
         first, _, rest = included.partition("/")
         if first == "kolo":
             return self.level_of_header_named(rest) or "on no level: missing in layers.txt"
-        if delimiter == '"' and first in self.allowed:
-            # LibTorch also has a folder torch/.
-            folder = self.root if first in ("ops", "compression") else self.root / "src"
-            return first if (folder / included).exists() or first != "torch" else None
-        return None
+        return first if delimiter == '"' and first in self.allowed else None
 
     def group_of(self, name):
         """The group of an internal file, named by its level and folder; or the level itself."""

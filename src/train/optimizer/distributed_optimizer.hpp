@@ -12,13 +12,13 @@
 #include <torch/optim/optimizer.h>
 
 #include "kolo/torch/filters.hpp"
-#include "torch/optimizer/training_checkpoint.hpp"
 #include "train/gradients/global_gradients.hpp"
 #include "train/optimizer/joining.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/optimizer/loss_normalization.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/rank_comparison.hpp"
+#include "train/optimizer/training_checkpoint.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/optimizer/training_reporter.hpp"
 #include "train/wrapped/options.hpp"

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kolo/torch/training_report.hpp"
-#include "torch/checkpoint/training_view.hpp"
+#include "train/checkpoint/training_view.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/training_context.hpp"
 

@@ -1,4 +1,4 @@
-#include "torch/optimizer/training_checkpoint.hpp"
+#include "train/optimizer/training_checkpoint.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -18,9 +18,9 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
-#include "torch/checkpoint/load_model.hpp"
-#include "torch/checkpoint/model_file.hpp"
-#include "torch/checkpoint/save_full_state.hpp"
+#include "train/checkpoint/load_model.hpp"
+#include "train/checkpoint/model_file.hpp"
+#include "train/checkpoint/save_full_state.hpp"
 #include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_collectives.hpp"

@@ -10,13 +10,14 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/ranks.hpp"
 #include "kolo/torch/checkpoint.hpp"
-#include "torch/checkpoint/saved_state.hpp"
-#include "torch/checkpoint/training_view.hpp"
+#include "train/checkpoint/saved_state.hpp"
+#include "train/checkpoint/training_view.hpp"
 #include "train/tensors/tensor_memory.hpp"
+
+namespace kolo::train {
 
 /// The parameters and buffers of a model, from a checkpoint or from files that hold nothing else:
 /// which tensor there each of them takes, and its values. See also load_parameters().
-namespace kolo::train {
 
 /// A copy from a checkpoint to a tensor.
 struct Read {

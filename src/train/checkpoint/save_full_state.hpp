@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "torch/checkpoint/training_view.hpp"
+#include "train/checkpoint/training_view.hpp"
 
 namespace kolo::train {
 

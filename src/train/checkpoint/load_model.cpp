@@ -1,4 +1,4 @@
-#include "torch/checkpoint/load_model.hpp"
+#include "train/checkpoint/load_model.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -21,11 +21,12 @@
 #include "base/log.hpp"
 #include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/model_file.hpp"
+#include "train/checkpoint/model_file.hpp"
 #include "train/gradients/gradient_reducer.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
 namespace kolo {
+
 namespace train {
 namespace {
 

@@ -1,4 +1,4 @@
-#include "torch/checkpoint/saved_state.hpp"
+#include "train/checkpoint/saved_state.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "torch/checkpoint/save_full_state.hpp"
+#include "train/checkpoint/save_full_state.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@
 #include "checkpoint/safetensors.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "torch/checkpoint/saved_state.hpp"
+#include "train/checkpoint/saved_state.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_collectives.hpp"
 #include "train/tensors/tensor_memory.hpp"

@@ -1,4 +1,4 @@
-#include "torch/checkpoint/model_file.hpp"
+#include "train/checkpoint/model_file.hpp"
 
 #include <algorithm>
 #include <array>

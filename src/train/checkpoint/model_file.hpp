@@ -13,8 +13,9 @@
 #include "checkpoint/safetensors.hpp"
 #include "kolo/dtype.hpp"
 
-/// Files of a model that other programs have written.
 namespace kolo::train {
+
+/// Files of a model that other programs have written.
 
 /// What a file says of a tensor.
 struct FileTensor {

@@ -1,4 +1,4 @@
-#include "torch/checkpoint/training_details.hpp"
+#include "train/checkpoint/training_details.hpp"
 
 #include <cmath>
 #include <utility>

@@ -8,8 +8,8 @@
 
 #include "checkpoint/ranks.hpp"
 #include "kolo/torch/checkpoint.hpp"
-#include "torch/checkpoint/saved_state.hpp"
-#include "torch/checkpoint/training_view.hpp"
+#include "train/checkpoint/saved_state.hpp"
+#include "train/checkpoint/training_view.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"

@@ -14,12 +14,13 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/ranks.hpp"
-#include "torch/checkpoint/training_details.hpp"
-#include "torch/checkpoint/training_view.hpp"
+#include "train/checkpoint/training_details.hpp"
+#include "train/checkpoint/training_view.hpp"
+
+namespace kolo::train {
 
 /// What a checkpoint of a training run holds besides its model: the state of the optimizer, of
 /// compression, and of random number generators.
-namespace kolo::train {
 
 /// The optimizer's state of this rank's leaves, and what all ranks know about that of a parameter.
 ///
