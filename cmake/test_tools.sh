@@ -1,35 +1,41 @@
 # shellcheck shell=bash
 # Sourced by setup.sh, whose functions it uses: installs what the test command can do without: what
-# builds faster, and what single tests need, which are skipped without it: Python packages that read
-# checkpoints, linters, and another MPI.
+# builds faster, Clang for .ci/run, and what single tests need, which are skipped without it: Python
+# packages that read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
 mpich_version=5.0.2   # tests/mpi/mpich.cmake has it too
 mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
-# --- compiler cache and linker -----------------------------------------------------------------
+# --- compiler cache, linker, Clang -------------------------------------------------------------
 
-has_build_tools() { has_command ccache && has_command mold; }
+build_tools=(ccache mold clang)
+without_build_tools="ccache and mold only save time, clang is for .ci/run"
 
-# Never fails: they only save time. One by one, since not every distribution has mold.
+has_build_tools() {
+  local tool
+  for tool in "${build_tools[@]}"; do has_command "$tool" || return 1; done
+}
+
+# Never fails: the test command needs none. One by one, since not every distribution has mold.
 install_build_tools() {
   local tool
-  for tool in ccache mold; do
+  for tool in "${build_tools[@]}"; do
     if has_command "$tool" || { can_use_apt && install_with_apt "$tool|-|$tool|-"; }; then
       continue
     fi
-    say "$tool is missing; it only saves time"
+    say "$tool is missing; $without_build_tools"
   done
 }
 
 report_build_tools() {
   local tool
-  for tool in ccache mold; do
+  for tool in "${build_tools[@]}"; do
     if has_command "$tool"; then
       printf '%-20s found\n' "$tool"
     else
-      printf '%-20s missing (apt: %s); it only saves time\n' "$tool" "$tool"
+      printf '%-20s missing (apt: %s); %s\n' "$tool" "$tool" "$without_build_tools"
     fi
   done
 }

@@ -78,7 +78,7 @@ const base::CodecFormat* Registry::format_of(const Codec& codec) {
 }
 
 const Codec* Registry::make_with_fraction(std::string_view name) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const Codec* const codec = find_by_name(with_fraction_, name)) return codec;
   for (const SparseCodec& codec : kSparseCodecs) {
     if (!name.starts_with(codec.name) || name.substr(codec.name.size(), 1) != ":") continue;

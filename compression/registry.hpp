@@ -1,12 +1,12 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/codec_format.hpp"
+#include "base/mutex.hpp"
 #include "kolo/codec.hpp"
 #include "kolo/compressor.hpp"
 
@@ -71,8 +71,8 @@ class Registry {
 
   std::vector<const Compressor*> compressors_;
   std::vector<const Codec*> codecs_;
-  mutable std::mutex mutex_;  // guards the members below
-  mutable std::vector<std::unique_ptr<const Codec>> with_fraction_;
+  mutable Mutex mutex_;
+  mutable std::vector<std::unique_ptr<const Codec>> with_fraction_ KOLO_GUARDED_BY(mutex_);
 };
 
 }  // namespace kolo::compression

@@ -18,7 +18,8 @@ std::vector<std::string> with(const std::vector<std::pair<std::string, std::stri
     environment.emplace_back(*variable);
   }
   for (const auto& [name, value] : added) {
-    std::erase_if(environment, [&](const auto& other) { return other.starts_with(name + '='); });
+    std::erase_if(environment,
+                  [&name = name](const auto& other) { return other.starts_with(name + '='); });
     environment.push_back(name + '=' + value);
   }
   return environment;

@@ -13,7 +13,7 @@ namespace kolo::comm {
 
 bool MessagingThread::serve() {
   if (!is_here()) return false;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   bool has_progressed = false;
   for (DeferredCommunicator* const communicator : communicators_) {
     has_progressed |= communicator->serve();
@@ -22,12 +22,12 @@ bool MessagingThread::serve() {
 }
 
 void MessagingThread::add(DeferredCommunicator* communicator) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   communicators_.push_back(communicator);
 }
 
 void MessagingThread::remove(DeferredCommunicator* communicator) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   std::erase(communicators_, communicator);
 }
 
@@ -55,7 +55,7 @@ DeferredCommunicator::~DeferredCommunicator() {
 
 Transfer DeferredCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
   check_message(*this, data.size(), destination, tag);
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   bytes_sent_ += data.size();
   return add([=](Communicator& inner) { return inner.send(data, destination, tag); }, destination,
              false);
@@ -63,7 +63,7 @@ Transfer DeferredCommunicator::send(std::span<const std::byte> data, int destina
 
 Transfer DeferredCommunicator::receive(std::span<std::byte> data, int source, int tag) {
   check_message(*this, data.size(), source, tag);
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return add([=](Communicator& inner) { return inner.receive(data, source, tag); }, source, true);
 }
 
@@ -122,7 +122,7 @@ bool DeferredCommunicator::has_ended(Slot& slot) {
 }
 
 bool DeferredCommunicator::test(std::uint64_t token) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   Slot& slot = slots_[token];
   if (thread_.is_here()) {
     start_queued();
@@ -145,7 +145,7 @@ void DeferredCommunicator::release(std::uint64_t token) {
 
 std::optional<Communicator::Envelope> DeferredCommunicator::probe(int tag) {
   check_message(*this, 0, rank(), tag);
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const auto found = probes_.find(tag);
   if (found != probes_.end() && found->second) {
     const std::optional<Envelope> envelope = found->second;
@@ -163,7 +163,7 @@ std::optional<Communicator::Envelope> DeferredCommunicator::probe(int tag) {
 
 bool DeferredCommunicator::serve() {
   if (!has_work_.exchange(false)) return false;
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   bool has_progressed = !queued_.empty() || !abandoned_.empty();
   start_queued();
   abandoned_.clear();
@@ -185,7 +185,7 @@ bool DeferredCommunicator::serve() {
 // --- after a failure ---
 
 void DeferredCommunicator::give_up_queued_receives() {
-  std::erase_if(queued_, [&](std::uint64_t token) {
+  std::erase_if(queued_, [&](std::uint64_t token) KOLO_REQUIRES(lock_) {
     Slot& slot = slots_[token];
     if (!slot.is_receive) return false;
     slot.start = nullptr;
@@ -211,7 +211,7 @@ Communicator::UnderWay DeferredCommunicator::list_started() const {
 }
 
 Communicator::UnderWay DeferredCommunicator::give_up_receives() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   give_up_queued_receives();
   if (thread_.is_here()) {
     start_queued();
@@ -225,7 +225,7 @@ Communicator::UnderWay DeferredCommunicator::give_up_receives() {
 }
 
 void DeferredCommunicator::abandon(std::uint64_t token) noexcept {
-  std::unique_lock guard(lock_);
+  const Lock guard(lock_);
   Slot& slot = slots_[token];
   std::erase(queued_, token);
   const bool must_wait = slot.state == Slot::State::Started && slot.is_receive;
@@ -236,9 +236,9 @@ void DeferredCommunicator::abandon(std::uint64_t token) noexcept {
   has_work_ = true;
   const auto give_up_at = std::chrono::steady_clock::now() + kLongestCancel;
   while (must_wait && !abandoned_.empty() && std::chrono::steady_clock::now() < give_up_at) {
-    guard.unlock();
+    lock_.unlock();
     std::this_thread::sleep_for(kPollInterval);
-    guard.lock();
+    lock_.lock();
   }
 }
 

@@ -7,10 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "kolo/communicator.hpp"
 
 namespace kolo::comm {
@@ -39,8 +39,8 @@ class MessagingThread {
   void remove(DeferredCommunicator* communicator);
 
   const std::thread::id id_;
-  std::mutex lock_;
-  std::vector<DeferredCommunicator*> communicators_;
+  Mutex lock_;
+  std::vector<DeferredCommunicator*> communicators_ KOLO_GUARDED_BY(lock_);
 };
 
 /// Lets any thread use a communicator that only one thread may call. Calls of other threads are
@@ -80,32 +80,32 @@ class DeferredCommunicator final : public Communicator {
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
 
-  // The following functions require the lock.
-  Transfer add(Start start, int peer, bool is_receive);
-  void release(std::uint64_t token);
-  void start_queued();
-  void start(Slot& slot);
-  bool has_ended(Slot& slot);
-  void give_up_queued_receives();
-  void give_up_started_receives();
-  UnderWay list_started() const;
+  Transfer add(Start start, int peer, bool is_receive) KOLO_REQUIRES(lock_);
+  void release(std::uint64_t token) KOLO_REQUIRES(lock_);
+  void start_queued() KOLO_REQUIRES(lock_);
+  void start(Slot& slot) KOLO_REQUIRES(lock_);
+  bool has_ended(Slot& slot) KOLO_REQUIRES(lock_);
+  void give_up_queued_receives() KOLO_REQUIRES(lock_);
+  void give_up_started_receives() KOLO_REQUIRES(lock_);
+  UnderWay list_started() const KOLO_REQUIRES(lock_);
 
   bool serve();  // on the messaging thread
 
   std::unique_ptr<Communicator> inner_;
   MessagingThread& thread_;
   std::atomic<bool> has_work_{false};  // for the messaging thread
-  std::mutex lock_;
-  std::vector<Slot> slots_;
-  std::vector<std::uint64_t> free_;
-  std::vector<std::uint64_t> queued_;  // in the order of the calls
-  std::vector<Transfer> abandoned_;    // started, to be ended by the messaging thread
+  Mutex lock_;
+  std::vector<Slot> slots_ KOLO_GUARDED_BY(lock_);
+  std::vector<std::uint64_t> free_ KOLO_GUARDED_BY(lock_);
+  std::vector<std::uint64_t> queued_ KOLO_GUARDED_BY(lock_);  // in the order of the calls
+  // Started, to be ended by the messaging thread.
+  std::vector<Transfer> abandoned_ KOLO_GUARDED_BY(lock_);
   // By tag: probes of other threads, and results not returned yet. After a result is returned, the
   // message is not probed for again until the next call of probe(): the caller may not have
   // received it before.
-  std::map<int, std::optional<Envelope>> probes_;
-  bool gives_up_ = false;              // another thread has asked for it
-  std::optional<UnderWay> under_way_;  // the answer, until a later receive
+  std::map<int, std::optional<Envelope>> probes_ KOLO_GUARDED_BY(lock_);
+  bool gives_up_ KOLO_GUARDED_BY(lock_) = false;              // another thread has asked for it
+  std::optional<UnderWay> under_way_ KOLO_GUARDED_BY(lock_);  // the answer, until a later receive
 };
 
 }  // namespace kolo::comm

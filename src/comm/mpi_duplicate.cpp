@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
+#include "base/mutex.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
 #include "kolo/communicator.hpp"
@@ -191,8 +191,8 @@ int pool_key() {
 }  // namespace
 
 std::shared_ptr<MpiDuplicate::Pool> MpiDuplicate::Pool::of(MPI_Comm original) {
-  static std::mutex lock;
-  const std::lock_guard guard(lock);
+  static Mutex lock;
+  const Lock guard(lock);
   const auto calls = mpi_environment::lock_calls();
   const int key = pool_key();
   void* found = nullptr;

@@ -12,6 +12,7 @@
 #include <mpi.h>
 
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "kolo/error.hpp"
 #include "kolo/mpi.hpp"
 
@@ -32,11 +33,13 @@ namespace {
 
 std::atomic<bool> broken{false};
 
-std::mutex sessions_lock;
-int sessions = 0;
-bool is_ours = false;
-bool is_exiting = false;
-std::optional<CreatorProcess> creator;  // the process in which MPI was initialized
+Mutex sessions_lock;
+int sessions KOLO_GUARDED_BY(sessions_lock) = 0;
+bool is_ours KOLO_GUARDED_BY(sessions_lock) = false;
+bool is_exiting KOLO_GUARDED_BY(sessions_lock) = false;
+// The process in which MPI was initialized. Read without the lock, which a thread that a forked
+// child does not have may hold.
+std::optional<CreatorProcess> creator;
 
 bool is_initialized() {
   int flag = 0;
@@ -50,15 +53,14 @@ bool is_finalized() {
   return flag != 0;
 }
 
-/// Under the lock.
-void finalize_if_due() {
+void finalize_if_due() KOLO_REQUIRES(sessions_lock) {
   if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) MPI_Finalize();
 }
 
 // A Runtime with static lifetime ends after this handler, and finalizes MPI then.
 void on_exit() {
   if (!creator->is_current()) return;
-  const std::lock_guard guard(sessions_lock);
+  const Lock guard(sessions_lock);
   is_exiting = true;
   finalize_if_due();
 }
@@ -85,7 +87,7 @@ void warn_below_multiple(int level) {
                  << " docs/clusters.md has the settings of some MPI libraries.";
 }
 
-void start(StartWatch& watch, std::chrono::nanoseconds timeout) {
+void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(sessions_lock) {
   int provided = MPI_THREAD_SINGLE;
   {
     const EndOnTimeout guard(watch, timeout);
@@ -143,7 +145,7 @@ MessagingThread* messaging_thread() {
 bool is_running() { return is_initialized() && !is_finalized(); }
 
 Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
-  const std::lock_guard guard(sessions_lock);
+  const Lock guard(sessions_lock);
   if (!creator) creator.emplace();
   if (!creator->is_current()) {
     throw InvalidArgument(
@@ -163,7 +165,7 @@ Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
 
 Session::~Session() {
   if (!is_in_creator_process()) return;
-  const std::lock_guard guard(sessions_lock);
+  const Lock guard(sessions_lock);
   --sessions;
   finalize_if_due();
 }

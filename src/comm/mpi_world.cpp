@@ -16,6 +16,7 @@
 #include <mpi.h>
 
 #include "base/deadline.hpp"
+#include "base/mutex.hpp"
 #include "base/random.hpp"
 #include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
@@ -87,10 +88,10 @@ class Start {
   /// calls exclude each other, also waits for this process's turn on all ranks: a start calls MPI
   /// functions that block, and so would hold another start of this process, for which another rank
   /// may wait before it takes part in this one.
-  std::unique_lock<std::mutex> gather() {
+  std::unique_lock<Mutex> gather() {
     wait_for([&](MPI_Request* request) { return MPI_Ibarrier(communicator_, request); });
     const bool needs_turn = mpi_environment::lock_calls().owns_lock();
-    static std::mutex turns;
+    static Mutex turns;
     std::uint64_t random = static_cast<std::uint64_t>(::getpid()) ^
                            std::hash<std::thread::id>{}(std::this_thread::get_id());
     for (std::uint64_t longest_pause = 1; needs_turn; longest_pause *= 2) {

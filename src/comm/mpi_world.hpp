@@ -37,7 +37,7 @@ class MpiWorld final : public World {
  private:
   std::optional<StartWatch> start_;  // until all have started
   mpi_environment::Session session_;
-  std::unique_lock<std::mutex> turn_;  // in the constructor
+  std::unique_lock<Mutex> turn_;  // in the constructor
   MpiDuplicate duplicate_;
   Topology topology_;
   std::optional<PeerLiveness> liveness_;

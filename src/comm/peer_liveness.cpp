@@ -62,8 +62,8 @@ PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
 }
 
 std::vector<int> PeerLiveness::dead() {
-  const std::lock_guard lock(lock_);
-  std::erase_if(unopened_, [&](const Unopened& process) {
+  const Lock lock(lock_);
+  std::erase_if(unopened_, [&](const Unopened& process) KOLO_REQUIRES(lock_) {
     const bool has_ended = start_of(process.peer.pid) != process.started;
     if (has_ended) dead_.push_back(process.peer.rank);
     return has_ended;

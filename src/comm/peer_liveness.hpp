@@ -1,10 +1,10 @@
 #pragma once
 
-#include <mutex>
 #include <poll.h>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "comm/file_descriptor.hpp"
 
 namespace kolo::comm {
@@ -33,12 +33,12 @@ class PeerLiveness {
     std::string started;  // as /proc has it
   };
 
-  std::mutex lock_;
+  Mutex lock_;
   std::vector<FileDescriptor> owners_;
-  std::vector<int> ranks_;          // of the entries of polled_
-  std::vector<pollfd> polled_;      // of live peers
-  std::vector<Unopened> unopened_;  // live peers
-  std::vector<int> dead_;
+  std::vector<int> ranks_ KOLO_GUARDED_BY(lock_);          // of the entries of polled_
+  std::vector<pollfd> polled_ KOLO_GUARDED_BY(lock_);      // of live peers
+  std::vector<Unopened> unopened_ KOLO_GUARDED_BY(lock_);  // live peers
+  std::vector<int> dead_ KOLO_GUARDED_BY(lock_);
 };
 
 }  // namespace kolo::comm

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "base/text.hpp"
 
 namespace kolo::comm {
@@ -86,15 +87,15 @@ std::string StartWatch::describe_arrivals() const {
 
 EndOnTimeout::EndOnTimeout(StartWatch& watch, std::chrono::nanoseconds timeout)
     : thread_([&watch, timeout](const std::stop_token& stop) {
-        std::mutex lock;
-        std::unique_lock guard(lock);
+        Mutex mutex;
+        const Lock lock(mutex);
         std::condition_variable_any wake_up;
         const auto never = [] { return false; };
         const auto time_to_look = StartWatch::time_to_look(timeout);
-        wake_up.wait_for(guard, stop, time_to_look, never);
+        wake_up.wait_for(mutex, stop, time_to_look, never);
         if (stop.stop_requested()) return;
         watch.look();
-        wake_up.wait_for(guard, stop, timeout - time_to_look, never);
+        wake_up.wait_for(mutex, stop, timeout - time_to_look, never);
         if (stop.stop_requested()) return;
         const std::string text = "[kolo] MPI_Init has waited for other ranks for " +
                                  text_of_seconds(timeout) + " (KOLO_START_TIMEOUT). " +

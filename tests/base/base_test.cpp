@@ -1,5 +1,7 @@
 #include <array>
 #include <chrono>
+#include <future>
+#include <mutex>
 #include <set>
 #include <string>
 
@@ -8,6 +10,7 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "base/text.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/error.hpp"
@@ -166,6 +169,33 @@ TEST_F(LogTest, LogStatement_MayPrecedeAnElse) {
     is_elsewhere = true;
   EXPECT_TRUE(is_elsewhere);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(MutexTest, KnowsWhichThreadHoldsIt) {
+  Mutex mutex;
+  const auto is_another_threads = [&] {
+    return std::async(std::launch::async, [&] { return mutex.is_mine(); }).get();
+  };
+  EXPECT_FALSE(mutex.is_mine());
+  {
+    const Lock lock(mutex);
+    EXPECT_TRUE(mutex.is_mine());
+    EXPECT_FALSE(is_another_threads());
+    EXPECT_FALSE(std::async(std::launch::async, [&] {
+                   const bool is_locked = mutex.try_lock();
+                   if (is_locked) mutex.unlock();
+                   return is_locked;
+                 }).get());
+    EXPECT_TRUE(mutex.is_mine()) << "a try that fails changes nothing";
+  }
+  EXPECT_FALSE(mutex.is_mine());
+  ASSERT_TRUE(mutex.try_lock());
+  {
+    const Lock lock(mutex, std::adopt_lock);
+    EXPECT_TRUE(mutex.is_mine());
+  }
+  EXPECT_FALSE(mutex.is_mine());
+  EXPECT_FALSE(is_another_threads());
 }
 
 TEST(IntentionalLeakTest, LeakedObject_StaysAlive) {

@@ -6,6 +6,6 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 "$root/cmake/setup.sh" --tests
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
-kolo_build debug kolo_core_wire_schema
+kolo_build clang kolo_core_wire_schema
 if [ $# -eq 0 ]; then set -- --all; fi
-exec "$root/tests/lint_test.py" "$root/build/debug" "$@"
+exec "$root/tests/lint_test.py" "$root/build/clang" "$@"

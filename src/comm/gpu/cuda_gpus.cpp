@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <random>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/mutex.hpp"
 #include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpu.hpp"
 #include "comm/gpu/nccl_communicator.hpp"
@@ -52,7 +52,7 @@ class CudaGpus final : public Gpus {
       throw BackendError("open GPU " + std::to_string(index) + ": expected 0 to " +
                          std::to_string(gpus - 1));
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::weak_ptr<Gpu>& known = opened_[index];
     std::shared_ptr<Gpu> gpu = known.lock();
     if (gpu == nullptr) known = gpu = std::make_shared<CudaGpu>(index);
@@ -76,8 +76,8 @@ class CudaGpus final : public Gpus {
     return "";
   }
 
-  std::mutex mutex_;
-  std::map<int, std::weak_ptr<Gpu>> opened_;
+  Mutex mutex_;
+  std::map<int, std::weak_ptr<Gpu>> opened_ KOLO_GUARDED_BY(mutex_);
 };
 
 }  // namespace

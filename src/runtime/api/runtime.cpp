@@ -6,7 +6,6 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "base/text.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/make_world.hpp"
@@ -88,12 +88,13 @@ class Runtime::Parts {
     for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
-    const std::lock_guard lock(close_lock_);
+    const Lock lock(close_lock_);
     lanes_.close();
   }
 
-  /// The Runtime is about to be destroyed; the program may keep sets.
-  void detach_sets() {
+  /// The Runtime is about to be destroyed; the program may keep sets. Takes no lock: no other thread
+  /// may use the Runtime any more, and in a forked child one that it does not have may hold it.
+  void detach_sets() KOLO_NO_THREAD_SAFETY_ANALYSIS {
     for (const auto& set : sets_) set->runtime_ = nullptr;
     for (const auto& set : removed_) set->runtime_ = nullptr;
   }
@@ -112,7 +113,7 @@ class Runtime::Parts {
         runtime::register_for_final_message(lane);
       }
       auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, lane);
-      const std::lock_guard lock(sets_lock_);
+      const Lock lock(sets_lock_);
       return *sets_.emplace_back(std::move(set));
     } catch (const InvalidArgument&) {  // thrown on all members
       throw;
@@ -129,7 +130,7 @@ class Runtime::Parts {
 
   void remove_set(const ProcessSet& set) {
     end(set, "it has been removed", runtime::Leaving::InOrder);
-    const std::lock_guard lock(sets_lock_);
+    const Lock lock(sets_lock_);
     const auto found = find(set.number());
     if (found == sets_.end()) return;  // another thread was faster
     removed_.push_back(std::move(*found));
@@ -141,7 +142,7 @@ class Runtime::Parts {
 
   /// Null if there is none, or it was removed.
   ProcessSet* find_set(int number) {
-    const std::lock_guard lock(sets_lock_);
+    const Lock lock(sets_lock_);
     const auto found = find(number);
     return found != sets_.end() ? found->get() : nullptr;
   }
@@ -158,17 +159,17 @@ class Runtime::Parts {
   static constexpr std::size_t kRememberedSets = 64;
 
   Sets live_sets() {
-    const std::lock_guard lock(sets_lock_);
+    const Lock lock(sets_lock_);
     return sets_;
   }
 
   /// Null while it is being made.
   std::shared_ptr<runtime::Lane> world_lane() {
-    const std::lock_guard lock(sets_lock_);
+    const Lock lock(sets_lock_);
     return sets_.empty() ? nullptr : sets_.front()->lane();
   }
 
-  Sets::iterator find(int number) {
+  Sets::iterator find(int number) KOLO_REQUIRES(sets_lock_) {
     return std::ranges::find(sets_, number, [](const auto& set) { return set->number(); });
   }
 
@@ -187,10 +188,10 @@ class Runtime::Parts {
   std::vector<CustomReduction> reductions_;
   runtime::LaneFactory lanes_;
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
-  std::mutex sets_lock_;
-  Sets sets_;  // the world first
-  std::deque<std::shared_ptr<ProcessSet>> removed_;
-  std::mutex close_lock_;
+  Mutex sets_lock_;
+  Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first
+  std::deque<std::shared_ptr<ProcessSet>> removed_ KOLO_GUARDED_BY(sets_lock_);
+  Mutex close_lock_;  // one thread at a time closes lanes_
 };
 
 Runtime::Runtime(InitOptions options) {
@@ -297,8 +298,8 @@ void remove_process_set(ProcessSet& set) { Runtime::current().remove_process_set
 
 namespace {
 
-std::mutex owned_lock;
-std::unique_ptr<Runtime> owned;
+Mutex owned_lock;
+std::unique_ptr<Runtime> owned KOLO_GUARDED_BY(owned_lock);
 
 void end_with_process() {
   try {
@@ -311,14 +312,14 @@ void end_with_process() {
 }  // namespace
 
 void init() {
-  const std::lock_guard lock(owned_lock);
+  const Lock lock(owned_lock);
   if (owned != nullptr) return;
   comm::at_exit_before_cuda(end_with_process);
   owned = std::make_unique<Runtime>();
 }
 
 void shutdown() {
-  const std::lock_guard lock(owned_lock);
+  const Lock lock(owned_lock);
   owned.reset();
 }
 

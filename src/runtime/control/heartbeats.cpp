@@ -20,20 +20,20 @@ constexpr int kHeartbeatTag = 0;
 HeartbeatThread::HeartbeatThread(std::unique_ptr<Communicator> communicator,
                                  const std::vector<int>& neighbours,
                                  std::chrono::nanoseconds interval)
-    : communicator_(std::move(communicator)), interval_(interval) {
+    : interval_(interval), communicator_(std::move(communicator)) {
   for (const int rank : neighbours) outgoing_[rank];
   thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
 }
 
 void HeartbeatThread::postpone() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   is_postponed_ = true;
 }
 
 void HeartbeatThread::loop(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
+  const Lock lock(mutex_);
   for (;;) {
-    wake_up_.wait_for(lock, stop, interval_, [] { return false; });
+    wake_up_.wait_for(mutex_, stop, interval_, [] { return false; });
     if (stop.stop_requested()) return;
     if (std::exchange(is_postponed_, false)) continue;
     try {
@@ -52,7 +52,7 @@ void HeartbeatThread::send() {
 }
 
 std::uint64_t HeartbeatThread::received_from(int rank) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (;;) {
     if (!incoming_) {
       const auto envelope = communicator_->probe(kHeartbeatTag);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "comm/topology.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
@@ -40,16 +40,16 @@ class HeartbeatThread {
 
  private:
   void loop(const std::stop_token& stop);
-  void send();
+  void send() KOLO_REQUIRES(mutex_);
 
-  const std::unique_ptr<Communicator> communicator_;
   const std::chrono::nanoseconds interval_;
-  std::mutex mutex_;  // for the communicator too
+  Mutex mutex_;
   std::condition_variable_any wake_up_;
-  bool is_postponed_ = false;
-  std::map<int, Transfer> outgoing_;  // by neighbour
-  std::optional<std::pair<int, Transfer>> incoming_;
-  std::map<int, std::uint64_t> received_;
+  const std::unique_ptr<Communicator> communicator_ KOLO_PT_GUARDED_BY(mutex_);
+  bool is_postponed_ KOLO_GUARDED_BY(mutex_) = false;
+  std::map<int, Transfer> outgoing_ KOLO_GUARDED_BY(mutex_);  // by neighbour
+  std::optional<std::pair<int, Transfer>> incoming_ KOLO_GUARDED_BY(mutex_);
+  std::map<int, std::uint64_t> received_ KOLO_GUARDED_BY(mutex_);
   std::jthread thread_;  // the last member: uses the others
 };
 

@@ -10,7 +10,7 @@
 namespace kolo::runtime {
 
 comm::Gpu& RankGpu::use(int index) {
-  const std::lock_guard lock(opening_);
+  const Lock lock(opening_);
   if (gpu_ == nullptr) {
     std::shared_ptr<comm::Gpu> opened = gpus_.open(index);
     stream_ = opened->make_stream();
@@ -23,12 +23,12 @@ comm::Gpu& RankGpu::use(int index) {
 }
 
 int RankGpu::index() {
-  const std::lock_guard lock(opening_);
+  const Lock lock(opening_);
   return gpu_ == nullptr ? local_rank_ % gpus_.count() : gpu_->index();
 }
 
 void RankGpu::release_stream() {
-  const std::lock_guard lock(opening_);
+  const Lock lock(opening_);
   stream_.reset();
 }
 

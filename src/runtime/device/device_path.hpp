@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "runtime/data/backend.hpp"
@@ -28,7 +28,7 @@ class EventPool {
   std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
     std::shared_ptr<CUevent_st> event;
     {
-      const std::lock_guard lock(free_->lock);
+      const Lock lock(free_->lock);
       if (!free_->events.empty()) {
         event = std::move(free_->events.back());
         free_->events.pop_back();
@@ -37,15 +37,15 @@ class EventPool {
     if (event == nullptr) event = (gpu.*make_)();
     CUevent_st* const handle = event.get();
     return {handle, [event = std::move(event), free = free_](CUevent_st*) mutable {
-              const std::lock_guard lock(free->lock);
+              const Lock lock(free->lock);
               free->events.push_back(std::move(event));
             }};
   }
 
  private:
   struct Free {
-    std::mutex lock;
-    std::vector<std::shared_ptr<CUevent_st>> events;
+    Mutex lock;
+    std::vector<std::shared_ptr<CUevent_st>> events KOLO_GUARDED_BY(lock);
   };
   Make make_;
   std::shared_ptr<Free> free_ = std::make_shared<Free>();
@@ -61,7 +61,7 @@ class ScratchPool {
     std::shared_ptr<std::byte> memory;
     std::size_t size = bytes;
     {
-      const std::lock_guard lock(free_->lock);
+      const Lock lock(free_->lock);
       const auto found = free_->blocks.lower_bound(bytes);
       // A small operation must not keep a large block.
       if (found != free_->blocks.end() && found->first <= 2 * bytes) {
@@ -73,23 +73,23 @@ class ScratchPool {
     if (memory == nullptr) memory = gpu.allocate(bytes);
     std::byte* const address = memory.get();
     return {address, [memory = std::move(memory), size, free = free_](std::byte*) mutable {
-              const std::lock_guard lock(free->lock);
+              const Lock lock(free->lock);
               if (!free->is_closed) free->blocks.emplace(size, std::move(memory));
             }};
   }
 
   /// Frees unused memory now, and the rest when it is returned.
   void close() {
-    const std::lock_guard lock(free_->lock);
+    const Lock lock(free_->lock);
     free_->is_closed = true;
     free_->blocks.clear();
   }
 
  private:
   struct Free {
-    std::mutex lock;
-    std::multimap<std::size_t, std::shared_ptr<std::byte>> blocks;
-    bool is_closed = false;
+    Mutex lock;
+    std::multimap<std::size_t, std::shared_ptr<std::byte>> blocks KOLO_GUARDED_BY(lock);
+    bool is_closed KOLO_GUARDED_BY(lock) = false;
   };
   std::shared_ptr<Free> free_ = std::make_shared<Free>();
 };
@@ -152,17 +152,18 @@ class RankGpu {
   /// thread.
   int index();
 
-  /// Once it is open.
-  comm::Gpu& get() const { return *gpu_; }
-  comm::DeviceStream stream() const { return stream_.get(); }
+  /// Once it is open. Without the lock: from then on both stay as they are until release_stream().
+  comm::Gpu& get() const KOLO_NO_THREAD_SAFETY_ANALYSIS { return *gpu_; }
+  comm::DeviceStream stream() const KOLO_NO_THREAD_SAFETY_ANALYSIS { return stream_.get(); }
   void release_stream();
 
  private:
   comm::Gpus& gpus_;
   const int local_rank_;
-  std::mutex opening_;
-  std::shared_ptr<comm::Gpu> gpu_;
-  std::shared_ptr<CUstream_st> stream_;  // made before anything else is done on the GPU
+  Mutex opening_;
+  std::shared_ptr<comm::Gpu> gpu_ KOLO_GUARDED_BY(opening_);
+  // Made before anything else is done on the GPU.
+  std::shared_ptr<CUstream_st> stream_ KOLO_GUARDED_BY(opening_);
 };
 
 /// Estimates the bytes that a rank sends to other GPUs, which NCCL does not report: the average

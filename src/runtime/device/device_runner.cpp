@@ -43,7 +43,7 @@ QueryResult query(comm::Gpu& gpu, const LaunchedBatches::Batch& batch) {
 
 void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     batches_.push_back(std::move(batch));
   }
   if (!thread_.joinable()) thread_ = std::thread([this, &gpu] { release_ended(gpu); });
@@ -51,19 +51,19 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
 }
 
 bool LaunchedBatches::empty() {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (error_) std::rethrow_exception(error_);
   return batches_.empty();
 }
 
 std::string LaunchedBatches::overdue(Operation::Clock::time_point now) {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   if (batches_.empty() || now < batches_.front().give_up_at) return {};
   return describe(batches_.front().operations.front()->request);
 }
 
 double LaunchedBatches::seconds() {
-  const std::lock_guard lock(lock_);
+  const Lock lock(lock_);
   return seconds_;
 }
 
@@ -79,7 +79,7 @@ void LaunchedBatches::abandon() {
 
 void LaunchedBatches::stop() {
   {
-    const std::lock_guard lock(lock_);
+    const Lock lock(lock_);
     is_stopping_ = true;
   }
   changed_.notify_one();
@@ -87,23 +87,23 @@ void LaunchedBatches::stop() {
 
 void LaunchedBatches::release_ended(comm::Gpu& gpu) {
   std::chrono::microseconds pause = kShortestPause;
-  std::unique_lock lock(lock_);
+  const Lock lock(lock_);
   while (true) {
     if (is_stopping_) return;
     if (batches_.empty()) {
-      changed_.wait(lock);
+      changed_.wait(lock_);
       continue;
     }
     Batch& first = batches_.front();  // deques do not move their elements
-    lock.unlock();
+    lock_.unlock();
     const QueryResult found = query(gpu, first);
-    lock.lock();
+    lock_.lock();
     if (found.error) {
       error_ = found.error;
       return;
     }
     if (!found.seconds) {
-      changed_.wait_for(lock, pause, [&] { return is_stopping_; });
+      changed_.wait_for(lock_, pause, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
       pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
       continue;
     }
@@ -111,9 +111,9 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     seconds_ += *found.seconds;
     std::optional<Batch> ended = std::move(batches_.front());
     batches_.pop_front();
-    lock.unlock();
+    lock_.unlock();
     ended.reset();  // without the lock: owners may run deleters of the program
-    lock.lock();
+    lock_.lock();
   }
 }
 

@@ -8,7 +8,6 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "base/intentional_leak.hpp"
 #include "base/log.hpp"
+#include "base/mutex.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
@@ -100,12 +100,12 @@ class LaunchedBatches {
   void stop();
   void release_ended(comm::Gpu& gpu);
 
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::deque<Batch> batches_;
-  double seconds_ = 0.0;
-  std::exception_ptr error_;
-  bool is_stopping_ = false;
+  Mutex lock_;
+  std::condition_variable_any changed_;
+  std::deque<Batch> batches_ KOLO_GUARDED_BY(lock_);
+  double seconds_ KOLO_GUARDED_BY(lock_) = 0.0;
+  std::exception_ptr error_ KOLO_GUARDED_BY(lock_);
+  bool is_stopping_ KOLO_GUARDED_BY(lock_) = false;
   std::thread thread_;  // from the first call of add() on
 };
 

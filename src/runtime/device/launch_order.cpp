@@ -62,12 +62,12 @@ Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
   Message reply{answer, {}};
   bool is_answered = false;
   const auto has_ended = [&] {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     is_answered = question.transfer.ready() && reply.transfer.ready();
     return is_answered || world_loss_.has_value();
   };
   {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (!can_ask()) {
       answer.front() = world_loss_.has_value();
       co_return;
@@ -100,38 +100,38 @@ bool LaunchOrder::can_ask() {
 }
 
 bool LaunchOrder::is_turn_after(std::uint64_t previous) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return is_given_up_ || last_left_ == previous;
 }
 
 void LaunchOrder::leave(const Ticket& ticket) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   last_left_ = ticket.number;
 }
 
 std::shared_ptr<CUevent_st> LaunchOrder::last_launched() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return last_launched_;
 }
 
 void LaunchOrder::set_last_launched(std::shared_ptr<CUevent_st> done) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   last_launched_.swap(done);
 }
 
 void LaunchOrder::give_up() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   is_given_up_ = true;
 }
 
 void LaunchOrder::give_up_world(const std::string& loss) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   is_given_up_ = true;
   world_loss_ = loss;
 }
 
 std::string LaunchOrder::world_loss() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   return world_loss_.value_or("");
 }
 
@@ -139,8 +139,8 @@ void LaunchOrder::serve() {
   if (!has_questions_) return;
   const auto now = Clock::now();
   if (now < next_look_.load()) return;
-  const std::unique_lock guard(lock_, std::try_to_lock);
-  if (!guard.owns_lock()) return;
+  if (!lock_.try_lock()) return;
+  const Lock guard(lock_, std::adopt_lock);
   next_look_ = now + (world_->rank() == 0 ? kQuestionInterval : kClosingInterval);
   exchange_messages();
 }
@@ -149,7 +149,7 @@ Task LaunchOrder::close() {
   if (!has_questions_) co_return;
   const auto tell_at = Clock::now() + kTimeToClose;
   const auto is_closed = [this, tell_at] {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (world_loss_) return true;
     exchange_messages();
     if (world_->rank() > 0) {
@@ -163,7 +163,7 @@ Task LaunchOrder::close() {
 }
 
 bool LaunchOrder::stop_waiting_for(const std::vector<int>& ranks) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   if (!has_questions_ || world_->rank() > 0) return false;
   bool might_ask = false;
   for (const int rank : ranks) might_ask |= have_ended_.insert(rank).second;
@@ -171,7 +171,7 @@ bool LaunchOrder::stop_waiting_for(const std::vector<int>& ranks) {
 }
 
 std::vector<int> LaunchOrder::awaited() {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   std::vector<int> ranks;
   if (!has_questions_ || world_loss_ || world_->rank() > 0) return ranks;
   for (int rank = 1; rank < world_->size(); ++rank) {

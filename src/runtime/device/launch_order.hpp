@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/communicator.hpp"
 #include "kolo/task.hpp"
@@ -118,30 +118,32 @@ class LaunchOrder {
   };
 
   Task ask(const std::vector<int>& members, Numbers& answer);
-  bool can_ask();
-  void ask_no_more();
-  void tell_the_others();
-  void exchange_messages();
-  void answer_questions();
-  bool has_question();
+  bool can_ask() KOLO_REQUIRES(lock_);
+  void ask_no_more() KOLO_REQUIRES(lock_);
+  void tell_the_others() KOLO_REQUIRES(lock_);
+  void exchange_messages() KOLO_REQUIRES(lock_);
+  void answer_questions() KOLO_REQUIRES(lock_);
+  bool has_question() KOLO_REQUIRES(lock_);
   bool is_turn_after(std::uint64_t previous);
 
-  std::mutex lock_;
-  std::unique_ptr<Communicator> world_;
-  std::uint64_t last_left_ = 0;
-  std::shared_ptr<CUevent_st> last_launched_;
-  bool is_given_up_ = false;
-  std::optional<std::string> world_loss_;  ///< all ranks learn that there is one
-  bool asks_no_more_ = false;
-  std::list<Message> sending_;     // abandoned, if at all, together with its memory
-  std::vector<Transfer> closing_;  // nobody waits for these
+  Mutex lock_;
+  const std::unique_ptr<Communicator> world_ KOLO_PT_GUARDED_BY(lock_);
+  std::uint64_t last_left_ KOLO_GUARDED_BY(lock_) = 0;
+  std::shared_ptr<CUevent_st> last_launched_ KOLO_GUARDED_BY(lock_);
+  bool is_given_up_ KOLO_GUARDED_BY(lock_) = false;
+  /// All ranks learn that there is one.
+  std::optional<std::string> world_loss_ KOLO_GUARDED_BY(lock_);
+  bool asks_no_more_ KOLO_GUARDED_BY(lock_) = false;
+  // Abandoned, if at all, together with its memory.
+  std::list<Message> sending_ KOLO_GUARDED_BY(lock_);
+  std::vector<Transfer> closing_ KOLO_GUARDED_BY(lock_);  // nobody waits for these
   std::atomic<bool> has_questions_{false};
   std::atomic<Clock::time_point> next_look_{};
   // On world rank 0:
   std::atomic<Clock::time_point> in_demand_until_{};
-  std::unordered_set<int> have_ended_;  ///< the ranks that ask no more
-  LaunchTickets tickets_;
-  std::optional<Question> question_;  // being received
+  std::unordered_set<int> have_ended_ KOLO_GUARDED_BY(lock_);  ///< the ranks that ask no more
+  LaunchTickets tickets_ KOLO_GUARDED_BY(lock_);
+  std::optional<Question> question_ KOLO_GUARDED_BY(lock_);  // being received
 };
 
 }  // namespace kolo::runtime

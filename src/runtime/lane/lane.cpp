@@ -21,7 +21,7 @@
 namespace kolo::runtime {
 
 void TensorQueue::submit(std::shared_ptr<Operation> operation) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const Request& request = operation->request;
   if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
   if (!names_in_flight_.insert(request.name).second) {
@@ -35,7 +35,7 @@ void TensorQueue::submit(std::shared_ptr<Operation> operation) {
 }
 
 void TensorQueue::join(std::shared_ptr<Operation> operation) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (stopped_) throw ShutdownError(about("join") + *stopped_);
   if (std::exchange(has_joined_, true)) {
     throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
@@ -50,34 +50,34 @@ std::string TensorQueue::about(const std::string& what) const {
 }
 
 void TensorQueue::await(std::uint64_t use) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   incoming_.awaited.push_back(use);
 }
 
 void TensorQueue::leave(Leaving how) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!incoming_.leaving) incoming_.leaving = how;
 }
 
 void TensorQueue::stop(std::string why) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   stopped_ = std::move(why);
 }
 
 std::string TensorQueue::next_name(std::string_view kind) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const std::string prefix(kind);
   return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
 }
 
 std::string TensorQueue::next_prefix(std::string_view kind) {
   const std::string name = next_name(kind);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return joins_ == 0 ? name : name + " since join " + std::to_string(joins_);
 }
 
 TensorQueue::Taken TensorQueue::take() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   Taken taken;
   taken.leaving = incoming_.leaving;  // stays set
   std::swap(taken, incoming_);
@@ -85,7 +85,7 @@ TensorQueue::Taken TensorQueue::take() {
 }
 
 void TensorQueue::release(const Operation& operation) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (operation.role == OperationRole::Join) {
     has_joined_ = false;
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
@@ -169,7 +169,10 @@ Lane::Lane(Parts parts, comm::World& world)
 
 Lane::~Lane() = default;
 
-void Lane::start_thread() { thread_ = std::make_unique<ProgressThread>(*this); }
+void Lane::start_thread() {
+  const Lock lock(thread_lock_);
+  thread_ = std::make_unique<ProgressThread>(*this);
+}
 
 // --- any thread ---
 
@@ -311,8 +314,8 @@ bool Lane::wait(Operation& operation, Clock::time_point until) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Another thread may make the progress that completes the operation.
-      std::unique_lock lock(waiters_.mutex);
-      waiters_.operation_is_done.wait_for(lock, pause, is_done);
+      const Lock lock(waiters_.mutex);
+      waiters_.operation_is_done.wait_for(waiters_.mutex, pause, is_done);
     }
   }
   serve_messages();
@@ -324,7 +327,7 @@ bool Lane::try_progress() { return waiters_.count == 0 && try_progress_step(1); 
 std::vector<int> Lane::joined_ahead() {
   require_outside_step("the question who has joined");
   std::vector<int> ranks;
-  const std::lock_guard lock(progress_mutex_);
+  const Lock lock(progress_mutex_);
   if (control_ == nullptr) return ranks;
   control_->coordinator().joined_ahead().for_each(
       [&](int rank) { ranks.push_back(world_rank(rank)); });
@@ -334,7 +337,7 @@ std::vector<int> Lane::joined_ahead() {
 Lane::Metrics Lane::metrics() {
   require_creator_process();
   require_outside_step("metrics()");
-  const std::lock_guard lock(progress_mutex_);
+  const Lock lock(progress_mutex_);
   return control_ == nullptr ? at_end_ : measure();
 }
 
@@ -346,8 +349,9 @@ Lane::Metrics Lane::measure() {
 // --- the progress step ---
 
 bool Lane::try_progress_step(int polls) {
-  const std::unique_lock lock(progress_mutex_, std::try_to_lock);
-  return lock.owns_lock() && progress_step(polls);
+  if (!progress_mutex_.try_lock()) return false;
+  const Lock lock(progress_mutex_, std::adopt_lock);
+  return progress_step(polls);
 }
 
 bool Lane::progress_step(int polls) {
@@ -375,8 +379,10 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
     }
   }
   has_progressed |= advance_protocol(now);
-  const BatchExecutor::Progress progress =
-      executor_.advance(now, polls, [&](const auto& operation, const std::exception_ptr& error) {
+  const BatchExecutor::Progress progress = executor_.advance(
+      now, polls,
+      // Called in advance() alone and so under the lock, which Clang does not see there.
+      [&](const auto& operation, const std::exception_ptr& error) KOLO_NO_THREAD_SAFETY_ANALYSIS {
         complete(operation, error ? error : find_late_loss(*operation));
       });
   if (progress.is_overdue) declare_silent_rank_lost();
@@ -455,27 +461,29 @@ void Lane::end(const std::string& why, Leaving how) {
   Backoff backoff(Backoff::Duration{0});
   auto give_up_at = Clock::time_point::max();
   for (;;) {
-    std::unique_lock lock(progress_mutex_);
-    if (control_ == nullptr) break;  // another thread was faster
-    const bool has_progressed = progress_step(1);
-    const bool is_over = loss_ ? !executor_.has_stopped_batches() : control_->have_all_left();
-    if (!is_over && Clock::now() > give_up_at) world_.mark_broken();
-    if (is_over || Clock::now() > give_up_at) {
-      release(why);
-      break;
+    bool has_progressed = false;
+    {
+      const Lock lock(progress_mutex_);
+      if (control_ == nullptr) break;  // another thread was faster
+      has_progressed = progress_step(1);
+      const bool is_over = loss_ ? !executor_.has_stopped_batches() : control_->have_all_left();
+      if (!is_over && Clock::now() > give_up_at) world_.mark_broken();
+      if (is_over || Clock::now() > give_up_at) {
+        release(why);
+        break;
+      }
+      if (control_->has_left() && give_up_at == Clock::time_point::max()) {
+        // Silence is not detected from here on.
+        give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
+      }
     }
-    if (control_->has_left() && give_up_at == Clock::time_point::max()) {
-      // Silence is not detected from here on.
-      give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
-    }
-    lock.unlock();
     if (const bool has_served = serve_messages(); has_served || has_progressed) {
       backoff.reset();
     } else {
       std::this_thread::sleep_for(backoff.next_pause());
     }
   }
-  const std::lock_guard lock(thread_lock_);
+  const Lock lock(thread_lock_);
   thread_.reset();
 }
 
@@ -504,7 +512,7 @@ void Lane::complete(const std::shared_ptr<Operation>& operation, std::exception_
   operation->error = std::move(error);
   operation->ended = Clock::now();
   {
-    const std::lock_guard lock(waiters_.mutex);
+    const Lock lock(waiters_.mutex);
     operation->is_done.store(true, std::memory_order_release);
   }
   waiters_.operation_is_done.notify_all();
@@ -548,7 +556,7 @@ std::exception_ptr Lane::find_late_loss(const Operation& operation) {
 }
 
 void Lane::fail(const std::string& how) {
-  const std::lock_guard lock(progress_mutex_);
+  const Lock lock(progress_mutex_);
   if (control_ != nullptr) declare_lost({rank(), "failed: " + how});
 }
 
@@ -561,8 +569,9 @@ std::exception_ptr Lane::loss_error(const Operation& operation,
 
 std::optional<ControlPlane::Loss> Lane::loss() {
   // A function of the program may be held in another thread's step.
-  const std::unique_lock lock(progress_mutex_, std::try_to_lock);
-  return lock.owns_lock() ? loss_ : std::nullopt;
+  if (!progress_mutex_.try_lock()) return std::nullopt;
+  const Lock lock(progress_mutex_, std::adopt_lock);
+  return loss_;
 }
 
 void Lane::declare_silent_rank_lost() {
@@ -590,9 +599,9 @@ namespace {
 constexpr auto kTimeToPrint = std::chrono::milliseconds(400);
 
 struct Registered {
-  std::mutex lock;
-  std::vector<std::shared_ptr<Lane>> lanes;
-  std::terminate_handler previous = nullptr;
+  Mutex lock;
+  std::vector<std::shared_ptr<Lane>> lanes KOLO_GUARDED_BY(lock);
+  std::terminate_handler previous = nullptr;  // set before the handler that reads it
 };
 
 Registered& registered() {
@@ -613,12 +622,14 @@ bool any_is_in_creator_process(const std::vector<std::shared_ptr<Lane>>& lanes) 
 [[noreturn]] void send_final_message_and_terminate() {
   const std::string how = describe_current_exception();
   Registered& all = registered();
-  const std::unique_lock lock(all.lock, std::try_to_lock);
-  if (lock.owns_lock() && any_is_in_creator_process(all.lanes)) {
-    // Log first: once the peers know and end, mpirun may end this process at any moment.
-    KOLO_LOG(Error) << how;
-    for (const auto& lane : all.lanes) lane->publish_end(how);
-    std::this_thread::sleep_for(kTimeToPrint);
+  if (all.lock.try_lock()) {
+    const Lock lock(all.lock, std::adopt_lock);
+    if (any_is_in_creator_process(all.lanes)) {
+      // Log first: once the peers know and end, mpirun may end this process at any moment.
+      KOLO_LOG(Error) << how;
+      for (const auto& lane : all.lanes) lane->publish_end(how);
+      std::this_thread::sleep_for(kTimeToPrint);
+    }
   }
   if (all.previous != nullptr) all.previous();
   std::abort();
@@ -628,14 +639,14 @@ bool any_is_in_creator_process(const std::vector<std::shared_ptr<Lane>>& lanes) 
 
 void register_for_final_message(std::shared_ptr<Lane> lane) {
   Registered& all = registered();
-  const std::lock_guard lock(all.lock);
+  const Lock lock(all.lock);
   if (all.previous == nullptr) all.previous = std::set_terminate(send_final_message_and_terminate);
   all.lanes.push_back(std::move(lane));
 }
 
 void unregister_from_final_message(const std::shared_ptr<Lane>& lane) {
   Registered& all = registered();
-  const std::lock_guard lock(all.lock);
+  const Lock lock(all.lock);
   std::erase(all.lanes, lane);
 }
 

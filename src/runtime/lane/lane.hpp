@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/creator_process.hpp"
+#include "base/mutex.hpp"
 #include "comm/world.hpp"
 #include "kolo/communicator.hpp"
 #include "ops/steps/nodes.hpp"
@@ -27,43 +28,20 @@
 
 namespace kolo::runtime {
 
-/// A mutex that knows whether the calling thread holds it.
-class OwnedMutex {
- public:
-  void lock() {
-    mutex_.lock();
-    owner_ = std::this_thread::get_id();
-  }
-  bool try_lock() {
-    const bool is_locked = mutex_.try_lock();
-    if (is_locked) owner_ = std::this_thread::get_id();
-    return is_locked;
-  }
-  void unlock() {
-    owner_ = std::thread::id();
-    mutex_.unlock();
-  }
-  bool is_mine() const { return owner_ == std::this_thread::get_id(); }
-
- private:
-  std::mutex mutex_;
-  std::atomic<std::thread::id> owner_{};
-};
-
 /// Lets one thread sleep until another notifies it. A thread that is notified while awake does not
 /// fall asleep at its next wait. Repeated notifications cost one atomic exchange each.
 class WakeSignal {
  public:
   void notify() {
     if (is_notified_.exchange(true) || ignores_notifications_) return;
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     notified_.notify_one();
   }
 
   /// Sleeps until notified, for `duration` at most; true if notified.
   bool wait_for(std::chrono::nanoseconds duration) {
-    std::unique_lock lock(mutex_);
-    notified_.wait_for(lock, duration, [&] { return is_notified_.load(); });
+    const Lock lock(mutex_);
+    notified_.wait_for(mutex_, duration, [&] { return is_notified_.load(); });
     return is_notified_.exchange(false);
   }
 
@@ -76,8 +54,8 @@ class WakeSignal {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable notified_;
+  Mutex mutex_;
+  std::condition_variable_any notified_;
   std::atomic<bool> is_notified_{false};
   std::atomic<bool> ignores_notifications_{false};
 };
@@ -123,14 +101,14 @@ class TensorQueue {
   std::string about(const std::string& what) const;
 
   const std::string process_set_;
-  std::mutex mutex_;
-  Taken incoming_;
-  bool has_joined_ = false;  // a join is in flight
-  std::unordered_set<std::string> names_in_flight_;
-  std::unordered_map<std::string, std::uint64_t> unnamed_;
-  std::uint64_t joins_ = 0;  // that have ended, the same on all ranks
-  std::uint64_t next_use_ = 1;
-  std::optional<std::string> stopped_;  // why
+  Mutex mutex_;
+  Taken incoming_ KOLO_GUARDED_BY(mutex_);
+  bool has_joined_ KOLO_GUARDED_BY(mutex_) = false;  // a join is in flight
+  std::unordered_set<std::string> names_in_flight_ KOLO_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::uint64_t> unnamed_ KOLO_GUARDED_BY(mutex_);
+  std::uint64_t joins_ KOLO_GUARDED_BY(mutex_) = 0;  // that have ended, the same on all ranks
+  std::uint64_t next_use_ KOLO_GUARDED_BY(mutex_) = 1;
+  std::optional<std::string> stopped_ KOLO_GUARDED_BY(mutex_);  // why
   std::atomic<std::int64_t> in_flight_{0};
 };
 
@@ -244,8 +222,9 @@ class Lane {
   /// This rank cannot go on in the set. The others learn of it at once, as of a loss.
   void fail(const std::string& how);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
-  /// progress step or not. The message is not sent if another thread never leaves its step.
-  void publish_end(const std::string& how);
+  /// progress step or not. The message is not sent if another thread never leaves its step. Clang
+  /// cannot follow that it takes the lock only if the calling thread does not hold it already.
+  void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
   /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
   std::optional<ControlPlane::Loss> loss();
   /// Whether this process created the lane. A forked child has a copy, which must do nothing.
@@ -279,8 +258,8 @@ class Lane {
   /// Callers that wait and make progress.
   struct Waiters {
     std::atomic<int> count{0};
-    std::mutex mutex;
-    std::condition_variable operation_is_done;
+    Mutex mutex;
+    std::condition_variable_any operation_is_done;
   };
 
   void require_creator_process() const;
@@ -289,24 +268,25 @@ class Lane {
   /// A step costs as much as several polls of what it waits for.
   int polls_per_step() const;
   bool try_progress_step(int polls);
-  bool progress_step(int polls);
-  bool make_progress(Clock::time_point now, int polls);
-  bool take_submissions(Clock::time_point now);
-  bool advance_protocol(Clock::time_point now);
-  void carry_out(Coordinator::Actions actions);
-  void start(const Coordinator::Batch& batch);
+  bool progress_step(int polls) KOLO_REQUIRES(progress_mutex_);
+  bool make_progress(Clock::time_point now, int polls) KOLO_REQUIRES(progress_mutex_);
+  bool take_submissions(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  bool advance_protocol(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  void carry_out(Coordinator::Actions actions) KOLO_REQUIRES(progress_mutex_);
+  void start(const Coordinator::Batch& batch) KOLO_REQUIRES(progress_mutex_);
   void report_stall(const Verdict::Stall& stall) const;
 
   // Ends.
-  void leave_when_closed();
-  void release(const std::string& why);
-  Metrics measure();
-  void declare_lost(const ControlPlane::Loss& loss);
-  bool end_stopped_batches(Clock::time_point now);
-  std::exception_ptr find_late_loss(const Operation& operation);
+  void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
+  void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
+  Metrics measure() KOLO_REQUIRES(progress_mutex_);
+  void declare_lost(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
+  bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
   std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
-  void declare_silent_rank_lost();
-  void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error);
+  void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
+  void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
+      KOLO_REQUIRES(progress_mutex_);
   int world_rank(int rank) const { return data_.world_rank(rank); }
 
   comm::World& world_;
@@ -318,20 +298,26 @@ class Lane {
   TensorQueue queue_;
   Waiters waiters_;
 
-  OwnedMutex progress_mutex_;
+  Mutex progress_mutex_;  // held in a step
 
-  // Guarded by progress_mutex_, but for what DataPath::release() leaves.
+  // Any thread reads what DataPath::release() leaves; the rest is used in steps.
   DataPath data_;
   const int rank_;
-  std::unique_ptr<ControlPlane> control_;  // null: the lane has ended
+  // Null: the lane has ended.
+  std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
+  // Used in steps, but for is_in_demand() and what its device runner offers any thread.
   BatchExecutor executor_;
-  std::unordered_map<UseId, std::shared_ptr<Operation>> operations_;  // not agreed on yet
-  std::optional<ControlPlane::Loss> loss_;
-  bool needs_peers_ = false;  // something is in flight, or this rank wants to leave
-  Metrics at_end_;
+  // Not agreed on yet.
+  std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
+      KOLO_GUARDED_BY(progress_mutex_);
+  std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
+  // Something is in flight, or this rank wants to leave.
+  bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
+  Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
 
-  std::mutex thread_lock_;
-  std::unique_ptr<ProgressThread> thread_;  // the last member: uses the others
+  Mutex thread_lock_;
+  // The last member: uses the others.
+  std::unique_ptr<ProgressThread> thread_ KOLO_GUARDED_BY(thread_lock_);
 };
 
 /// Registers a lane whose peers learn why this process ends. With the first lane a terminate

@@ -184,7 +184,7 @@ GatheredUnits::GatheredUnits(std::vector<Unit> units, UnitSlots slots, Operation
 }
 
 void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (Part& part : units_[unit].parts) {
     std::erase_if(part.members, [&](const Member& member) {
       return member.storage.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
@@ -195,7 +195,7 @@ void GatheredUnits::remove(std::size_t unit, const c10::Storage& storage) {
 // --- called by operators ---
 
 void GatheredUnits::use(std::size_t unit) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   State& state = states_[unit];
   ++state.pins;
   state.last_use = ++uses_;
@@ -215,14 +215,14 @@ void GatheredUnits::use(std::size_t unit) noexcept {
 }
 
 void GatheredUnits::end_use(std::size_t unit) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   State& state = states_[unit];
   if (--state.pins > 0 || error_ || !state.slot || !slots_.is_added(*state.slot)) return;
   remove_slot(*state.slot);
 }
 
 void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const bool is_added = slots_.is_added(slot);
   if (is_added) slot = slots_.add();  // added slots are private to a rank
   if (slots_[slot].unit) release(*slots_[slot].unit);
@@ -234,41 +234,41 @@ void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
 // --- called by steps ---
 
 void GatheredUnits::finish_gathering() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   complete_all();
 }
 
 void GatheredUnits::release_all() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   release_units();
 }
 
 void GatheredUnits::pause(bool is_paused) {
   if (is_paused) release_all();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   is_paused_ = is_paused;
 }
 
 void GatheredUnits::end_step() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   order_.end_step();
   last_used_.reset();
   calls_->restart();
 }
 
 void GatheredUnits::restart() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   release_units();
   order_ = {};
 }
 
 void GatheredUnits::require_usable() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
 }
 
 std::size_t GatheredUnits::slot_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return slots_.permanent_bytes() / static_cast<std::size_t>(sharers()) + slots_.added_bytes();
 }
 
@@ -276,7 +276,7 @@ int GatheredUnits::sharers() const {
   return slots_.is_of_node(0) ? set_->runtime().local_size() : 1;
 }
 
-// --- units and slots; under the lock ---
+// --- units and slots ---
 
 /// At most one unit is being gathered, so that ranks agree on the next one after a mismatch.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {

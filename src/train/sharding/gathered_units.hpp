@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 
+#include "base/mutex.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
@@ -222,8 +222,8 @@ class GatheredUnits {
   void require_usable() const;
   /// Bytes of the slots; if a node shares them, this rank's part.
   std::size_t slot_bytes() const;
-  /// How many ranks share the slots.
-  int sharers() const;
+  /// How many ranks share the slots. Takes no lock, since that does not change.
+  int sharers() const KOLO_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   struct State {
@@ -232,17 +232,17 @@ class GatheredUnits {
     int pins = 0;
     std::uint64_t last_use = 0;
   };
-  void gather(std::size_t unit, std::size_t slot);
-  TensorView input_of(const Part& part, std::byte* place) const;
-  void complete(std::size_t unit);
-  void complete_all();
-  void release(std::size_t unit);
-  void release_units();
-  void prefetch();
-  std::size_t make_room();
-  void remove_slot(std::size_t slot);
-  std::optional<std::size_t> find_slot(std::size_t min_uses_until);
-  void fail() noexcept;
+  void gather(std::size_t unit, std::size_t slot) KOLO_REQUIRES(mutex_);
+  TensorView input_of(const Part& part, std::byte* place) const KOLO_REQUIRES(mutex_);
+  void complete(std::size_t unit) KOLO_REQUIRES(mutex_);
+  void complete_all() KOLO_REQUIRES(mutex_);
+  void release(std::size_t unit) KOLO_REQUIRES(mutex_);
+  void release_units() KOLO_REQUIRES(mutex_);
+  void prefetch() KOLO_REQUIRES(mutex_);
+  std::size_t make_room() KOLO_REQUIRES(mutex_);
+  void remove_slot(std::size_t slot) KOLO_REQUIRES(mutex_);
+  std::optional<std::size_t> find_slot(std::size_t min_uses_until) KOLO_REQUIRES(mutex_);
+  void fail() noexcept KOLO_REQUIRES(mutex_);
 
   std::vector<Unit> units_;
   const OperationOptions options_;
@@ -250,14 +250,14 @@ class GatheredUnits {
   const std::string batch_;
   const std::shared_ptr<UnitCalls> calls_;
 
-  mutable std::mutex mutex_;  // guards the members below
-  std::vector<State> states_;
-  UnitSlots slots_;
-  UseOrder order_;
-  std::optional<std::size_t> last_used_;
-  std::uint64_t uses_ = 0;
-  bool is_paused_ = false;
-  std::exception_ptr error_;
+  mutable Mutex mutex_;
+  std::vector<State> states_ KOLO_GUARDED_BY(mutex_);
+  UnitSlots slots_ KOLO_GUARDED_BY(mutex_);
+  UseOrder order_ KOLO_GUARDED_BY(mutex_);
+  std::optional<std::size_t> last_used_ KOLO_GUARDED_BY(mutex_);
+  std::uint64_t uses_ KOLO_GUARDED_BY(mutex_) = 0;
+  bool is_paused_ KOLO_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ KOLO_GUARDED_BY(mutex_);
 };
 
 }  // namespace kolo::train

@@ -104,13 +104,13 @@ class ConstructionAllocator final : public c10::Allocator {
   }
 
   void install() {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (scopes_++ > 0) return;
     usual_ = c10::GetCPUAllocator();
     replace(this);
   }
   void remove() {
-    const std::lock_guard guard(lock_);
+    const Lock guard(lock_);
     if (--scopes_ == 0) replace(usual_);
   }
 
@@ -123,8 +123,8 @@ class ConstructionAllocator final : public c10::Allocator {
     if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator, 255);
   }
 
-  std::mutex lock_;
-  int scopes_ = 0;
+  Mutex lock_;
+  int scopes_ KOLO_GUARDED_BY(lock_) = 0;
   std::atomic<c10::Allocator*> usual_ = c10::GetCPUAllocator();
 };
 
@@ -140,7 +140,7 @@ ConstructionMemory::Scope::~Scope() {
 
 at::DataPtr ConstructionMemory::allocate(std::size_t bytes, at::Allocator& usual,
                                          const std::shared_ptr<ConstructionMemory>& self) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   Block block;
   if (kind_ == Kind::Real || bytes < kMinScratchBytes || !map_scratch(bytes, block)) {
     block.usual = usual.allocate(bytes);
@@ -176,7 +176,7 @@ bool ConstructionMemory::map_scratch(std::size_t bytes, Block& block) {
 void ConstructionMemory::release(void* owner) {
   const std::unique_ptr<Owner> own(static_cast<Owner*>(owner));
   ConstructionMemory& memory = *own->memory;
-  const std::lock_guard guard(memory.lock_);
+  const Lock guard(memory.lock_);
   const auto found = memory.blocks_.find(own->number);
   Block& block = found->second;
   if (block.mapped_bytes > 0) {
@@ -192,7 +192,7 @@ std::vector<std::span<std::byte>> ConstructionMemory::blocks(
   for (const at::Tensor& tensor : others) {
     if (has(tensor)) excluded.insert(tensor.storage().data());
   }
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   std::vector<std::span<std::byte>> blocks;
   for (const auto& [number, block] : blocks_) {
     if (!excluded.contains(block.bytes.data())) blocks.push_back(block.bytes);
@@ -201,7 +201,7 @@ std::vector<std::span<std::byte>> ConstructionMemory::blocks(
 }
 
 void ConstructionMemory::make_real(std::span<std::byte> block) {
-  const std::lock_guard guard(lock_);
+  const Lock guard(lock_);
   const auto found = std::ranges::find_if(
       blocks_, [&](const auto& entry) { return entry.second.bytes.data() == block.data(); });
   const std::size_t mapped_bytes = found->second.mapped_bytes;

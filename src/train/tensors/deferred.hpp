@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "base/mutex.hpp"
 #include "kolo/process_set.hpp"
 
 namespace kolo::train {
@@ -67,13 +67,13 @@ class ConstructionMemory {
   static void release(void* owner);
   at::DataPtr allocate(std::size_t bytes, at::Allocator& usual,
                        const std::shared_ptr<ConstructionMemory>& self);
-  bool map_scratch(std::size_t bytes, Block& block);
+  bool map_scratch(std::size_t bytes, Block& block) KOLO_REQUIRES(lock_);
 
   const Kind kind_;
-  mutable std::mutex lock_;  // blocks may be freed on any thread
-  std::map<std::int64_t, Block> blocks_;
-  std::int64_t allocations_ = 0;
-  std::size_t mappings_ = 0;
+  mutable Mutex lock_;  // blocks may be freed on any thread
+  std::map<std::int64_t, Block> blocks_ KOLO_GUARDED_BY(lock_);
+  std::int64_t allocations_ KOLO_GUARDED_BY(lock_) = 0;
+  std::size_t mappings_ KOLO_GUARDED_BY(lock_) = 0;
 };
 
 /// Whether kolo::deferred created the tensor, and nothing has moved it since; the same on ranks

@@ -178,7 +178,7 @@ TEST_P(CompressionScopeTest, ResidualsOfPieces_LoseNothing) {
       EXPECT_EQ(residual.back(), 77.0f);
       EXPECT_EQ(std::ranges::any_of(residual, [](float r) { return r != 0 && r != 77.0f; }),
                 nodes() > 1 && count > 0);
-      balance.fill([&](std::size_t i) {
+      balance.fill([&, begin = begin, count = count](std::size_t i) {
         const auto place = static_cast<std::int64_t>(i) - begin;
         return given[i] -
                (place >= 0 && place < count ? residual[static_cast<std::size_t>(place)] : 0.0f);

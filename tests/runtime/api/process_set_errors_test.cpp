@@ -52,7 +52,7 @@ TEST(ProcessSetErrorsTest, InvalidList_IsRejectedOnAllRanks) {
   };
   for (const auto& [ranks, why] : cases) {
     for (const bool is_everywhere : {false, true}) {
-      expect_all_fail(3, [&](Runtime& runtime, bool is_odd) {
+      expect_all_fail(3, [&, &ranks = ranks, &why = why](Runtime& runtime, bool is_odd) {
         const std::string text = text_thrown_by<InvalidArgument>(
             [&] { runtime.add_process_set(is_odd || is_everywhere ? ranks : Ranks{0, 2}); });
         expect_contains(text, "add_process_set");

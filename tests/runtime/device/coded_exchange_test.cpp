@@ -52,7 +52,8 @@ const std::vector<ExactCase> kExactCases{
 
 TEST_P(CodedExchangeTest, SumsAndAverages_HaveTheValuesOfAllRanks) {
   run([&](Runtime& runtime) {
-    for (const auto& [compression, element] : kExactCases) {
+    for (const auto& [compression, values] : kExactCases) {
+      const auto& element = values;  // Clang 14 captures no structured bindings
       for (const std::int64_t count : {1000, 3072, 39'936}) {
         const std::string text = std::string(compression.name()) + " " + std::to_string(count);
         const auto input = [&](std::size_t i) { return (runtime.rank() + 1) * element(i); };

@@ -22,8 +22,8 @@ std::string_view variant() {
   return name == nullptr ? "" : name;
 }
 
-AlsoIn::AlsoIn(std::initializer_list<const char*> variants, std::source_location file) {
-  for (const char* const variant : variants) files()[variant].insert(file.file_name());
+AlsoIn::AlsoIn(std::initializer_list<const char*> variants, const char* file) {
+  for (const char* const variant : variants) files()[variant].insert(file);
 }
 
 std::string filter_of_variant() {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <initializer_list>
-#include <source_location>
 #include <string>
 #include <string_view>
 
@@ -16,7 +15,7 @@ std::string_view variant();
 class AlsoIn {
  public:
   explicit AlsoIn(std::initializer_list<const char*> variants,
-                  std::source_location file = std::source_location::current());
+                  const char* file = __builtin_FILE());  // Clang 14 has no std::source_location
 };
 
 /// A filter for GoogleTest: the tests that run in the variant. Empty if it has none.

@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(, CudaCodecTest, testing::ValuesIn(all_cases()), name_o
 /// The last steps have next to no gradients: they apply residuals.
 TEST_P(CudaCodecTest, Residual_IsAppliedWithoutHostWaits) {
   const auto [ranks, shard] = GetParam();
-  run_cuda_ranks(ranks, [&](CudaRank& rank) {
+  run_cuda_ranks(ranks, [&, ranks = ranks, shard = shard](CudaRank& rank) {
     const c10::StreamGuard guard(new_stream(rank));
     for (const Compression& compression : kCodecs) {
       LinearTraining training(rank, {.compression = compression, .shard = shard});
@@ -85,7 +85,7 @@ TEST_P(CudaCodecTest, Residual_IsAppliedWithoutHostWaits) {
 /// A step that a scaler skips leaves nothing to apply later, and loses no earlier residuals.
 TEST_P(CudaCodecTest, SkippedSteps_LeaveNoResidual) {
   const auto [ranks, shard] = GetParam();
-  run_cuda_ranks(ranks, [&](CudaRank& rank) {
+  run_cuda_ranks(ranks, [&, shard = shard](CudaRank& rank) {
     LinearTraining training(rank, {.compression = Compression::top_k(0.3), .shard = shard});
     GradScaler scaler({.init_scale = 8.0});
     std::vector<at::Tensor> own;
@@ -119,7 +119,7 @@ TEST_P(CudaCodecTest, Training_ResumesExactly) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) /
       ("cuda-codec-" + std::string(name_of(shard)) + std::to_string(ranks));
-  run_cuda_ranks(ranks, [&](CudaRank& rank) {
+  run_cuda_ranks(ranks, [&, shard = shard](CudaRank& rank) {
     const auto run = [&](const LinearTraining& training, int begin, int end) {
       for (int step = begin; step < end; ++step) training.step(training.gradients(step));
     };
@@ -142,7 +142,7 @@ TEST_P(CudaCodecTest, Training_ResumesExactly) {
 TEST_P(CudaCodecTest, Training_EndsNearThatWithoutACodec) {
   const auto [ranks, shard] = GetParam();
   const at::Tensor expected = train_alone(Algorithm::Sgd, ranks, kSteps);
-  run_cuda_ranks(ranks, [&](CudaRank& rank) {
+  run_cuda_ranks(ranks, [&, shard = shard](CudaRank& rank) {
     DistributedOptimizer::Options options = options_of(rank, shard);
     options.compression = Compression::int8();
     CudaTraining training(rank, Algorithm::Sgd, options);

@@ -133,7 +133,7 @@ TEST_P(RankComparisonTest, AStepThatOneRankDrops_IsAnError) {
          {std::pair{false, 0}, {false, 2}, {true, 0}, {true, 2}}) {
       Training training;
       train(training, steps_before);
-      const auto one_step = [&](bool is_dropped) {
+      const auto one_step = [&, clips = clips](bool is_dropped) {
         training.optimizer->zero_grad();
         backward(training.model, 2);
         if (drop == Drop::Synchronized) training.optimizer->synchronize();

@@ -65,7 +65,7 @@ TEST_F(PowerSgdTest, Residuals_ArriveLater) {
     const PowerSgdOptions options{
         .rank = 2, .start_step = 0, .min_compression_rate = 1.5, .warm_start = is_warm};
     Training training(shapes, &options, type, {.bucket_bytes = 1});
-    const auto gradient = [&](int step, int other, std::size_t i) {
+    const auto gradient = [&, type = type](int step, int other, std::size_t i) {
       return noise(step + 10 * static_cast<int>(i), other, shapes[i], type);
     };
     const auto whole = [&](std::size_t i) {
