@@ -85,7 +85,7 @@ double power_of_two_near(double count) {
   return count < 1.0 ? 1.0 : std::exp2(std::round(std::log2(count)));
 }
 
-CountProblem problem_with(const at::Tensor& loss_sum, std::int64_t count) {
+CountProblem problem_with_count(const at::Tensor& loss_sum, std::int64_t count) {
   if (count < 0) return CountProblem::NegativeCount;
   if (count == 0) return CountProblem::None;
   if (!loss_sum.defined()) return CountProblem::UndefinedLoss;
@@ -105,7 +105,7 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
   context_.step.own_passes.counted = true;
   has_common_passes_ = has_common_passes_ || is_common;
   if (is_common && needs_agreement()) agree_on_reference(std::max<std::int64_t>(count, 0));
-  if (const CountProblem problem = problem_with(loss_sum, count); problem != CountProblem::None) {
+  if (const CountProblem problem = problem_with_count(loss_sum, count); problem != CountProblem::None) {
     if (problem_ != CountProblem::None) return;
     problem_ = problem;
     wrong_count_ = count;
