@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The test command: sets up, builds, runs every test, then the core's one-process tests under
-# AddressSanitizer and ThreadSanitizer. Ends with the numbers passed, failed, skipped. Arguments are
+# The test command: sets up, builds, runs every test, then under AddressSanitizer and ThreadSanitizer
+# the core's one-process tests, and random training programs under the former. Ends with the numbers passed, failed, skipped. Arguments are
 # settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -23,17 +23,23 @@ unshuffled=()
 if setarch --addr-no-randomize true 2>/dev/null; then unshuffled=(setarch --addr-no-randomize); fi
 
 reports=()
-for preset in release asan tsan; do
+for preset in release asan tsan asan-torch; do
   printf '\n== %s ==\n' "$preset"
   report="$root/build/$preset/tests.xml"
-  kolo_build "$preset" "$@"
+  programs=() chosen=()
+  # All of the LibTorch layer would take longer than everything else: these use all shard modes.
+  if [ "$preset" = asan-torch ]; then
+    programs=(random_training_test checkpoint_fuzz)
+    chosen=(-R '^(random_training_test|fuzz\.checkpoint)')
+  fi
+  kolo_build "$preset" "$@" "${programs[@]}"
   rm -f "$report"
   # Tests wait more than they compute, above all those under mpirun, which only the preset release
   # has: on two cores, three of these run simultaneously with another.
   at_once=$(($(nproc) + 1))
   if [ "$preset" = release ]; then at_once=$((at_once + 7)); fi
   # Failed tests are counted below; the other presets should still run.
-  (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" --parallel "$at_once" \
+  (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" "${chosen[@]}" --parallel "$at_once" \
     --output-junit "$report" --test-output-size-passed 100000000 \
     --test-output-size-failed 100000000) || true
   reports+=("$preset=$report")

@@ -1,4 +1,4 @@
-# Tests of the modules of src/torch/modules. Paths are those of tests/CMakeLists.txt, which includes
+# Tests of SyncBatchNorm. Paths are those of tests/CMakeLists.txt, which includes
 # this file.
 
 if(TARGET kolo)
