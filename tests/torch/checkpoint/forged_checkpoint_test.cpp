@@ -47,7 +47,7 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
 
   static void set_shape(CheckpointImage& image, const std::string& name, DType dtype,
                         std::vector<std::int64_t> shape) {
-    const auto count = static_cast<std::size_t>(train::elements_of(shape).value());
+    const auto count = static_cast<std::size_t>(checkpoints::elements_of(shape).value());
     image.tensors.at(name) = {dtype, std::move(shape),
                               std::vector<std::byte>(count * size_of(dtype))};
   }
