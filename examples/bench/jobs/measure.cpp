@@ -66,8 +66,8 @@ std::vector<const Entry*> find_references(const std::vector<Entry>& entries) {
       *same = &entry;
     }
   }
-  std::ranges::stable_partition(found,
-                                [](const Entry* entry) { return entry->label.reference != kFlat; });
+  std::stable_partition(found.begin(), found.end(),
+                        [](const Entry* entry) { return entry->label.reference != kFlat; });
   return found;
 }
 

@@ -42,7 +42,7 @@ TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_ReachesTheOthers) {
   ranks.cut_off(1);
   ranks[2].publish_lost({1, "died"});
   ranks.deliver_all();
-  for (const int rank : {0, 2, 3, 4}) EXPECT_EQ(ranks[rank].lost(), Loss(1, "died"));
+  for (const int rank : {0, 2, 3, 4}) EXPECT_EQ(ranks[rank].lost(), (Loss{1, "died"}));
 }
 
 TEST(TreeHeaderExchangeTest, LossByAReporterThatDiesMeanwhile_StillReachesAll) {
