@@ -30,6 +30,6 @@ if(KOLO_BUILD_EXAMPLES)
   set(CPACK_COMPONENT_BENCH_DESCRIPTION 
     "kolo-bench: bandwidth and latency of collectives; kolo-restart: restarts of failed jobs")
   set(CPACK_DEBIAN_BENCH_PACKAGE_SHLIBDEPS ON)
-  set(CPACK_DEBIAN_BENCH_PACKAGE_RECOMMENDS "openmpi-bin | mpich")  # the programs call mpirun
+  set(CPACK_DEBIAN_BENCH_PACKAGE_RECOMMENDS "openmpi-bin | mpich, python3")  # they call mpirun
 endif()
 include(CPack)

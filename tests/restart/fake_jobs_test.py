@@ -97,7 +97,7 @@ class FakeJobs(Restart):
         self.jobs("exit 1")
         self.path("silent").write_text("a\n")
         code, _, errors = self.run_job("-np", "4", "--min-np", "1", "--host", "a:2,b:2",
-                                       "--probe-timeout", "1s", program=["echo"])
+                                       "--probe-timeout", "5s", program=["echo"])
         self.assertEqual(code, 0, errors)
         self.assertEqual(self.calls()[0][1:], ["-np 2 --host b:2 echo"])
 
