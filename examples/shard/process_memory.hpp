@@ -2,29 +2,26 @@
 
 #include <cstddef>
 #include <functional>
-#include <map>
 
-/// The kernel's view of this process's memory.
+/// This process's memory, as it and the kernel count it.
 namespace shard {
 
-/// The segments of shared memory that Kolo has made in this process, without those of other ranks
-/// that are mapped here: bytes by address.
-std::map<const std::byte*, std::size_t> own_segments();
+/// The bytes in use: what malloc has given out, to LibTorch, Kolo and all others, and this rank's
+/// part of the segments that the ranks of its node share.
+std::size_t bytes_in_use();
 
-/// The size of all ranks' segments that are mapped here. It does not visit their pages, so it is
-/// fast.
-std::size_t shared_segment_bytes();
+/// The peak of bytes_in_use() while `work` runs, as seen every millisecond and whenever LibTorch
+/// allocates a tensor.
+std::size_t peak_during(const std::function<void()>& work);
+
+/// The kernel's count of this process's private memory and its part of shared memory, in bytes: a
+/// page that k processes use counts 1/k in each. Programs and libraries do not count. First returns
+/// free memory to the kernel. Collective: all ranks pause, since a shared page counts on those that
+/// have touched it.
+std::size_t resident_bytes();
 
 /// The growth of this process's peak resident memory while `work` runs, in bytes. First resets the
 /// kernel's record of the peak (Linux, /proc/self/clear_refs).
 std::size_t growth_during(const std::function<void()>& work);
-
-/// Proportional set sizes: a page that k processes use counts 1/k in each.
-struct Pss {
-  std::size_t total = 0;
-  std::size_t of_files = 0;  ///< programs and libraries
-};
-/// The sizes after the allocator has returned free memory to the kernel.
-Pss trimmed_pss();
 
 }  // namespace shard

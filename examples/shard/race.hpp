@@ -16,6 +16,8 @@ struct Case {
   kolo::Shard shard;
   std::int64_t parameters;
   std::function<void()> step;
+  /// The bytes that a rank must send in a step, after one was taken.
+  std::function<double()> bytes_to_send;
   /// Whether its operators are watched, if there is a watch: a watch covers the whole process.
   bool is_watched = shard == kolo::Shard::Full;
   std::vector<double> step_ms{};

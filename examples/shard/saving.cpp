@@ -1,5 +1,3 @@
-#include "shard/saving.hpp"
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -19,6 +17,7 @@
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
+#include "shard/benchmark.hpp"
 #include "shard/process_memory.hpp"
 
 namespace shard {

@@ -1,5 +1,3 @@
-#include "shard/speed.hpp"
-
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -9,6 +7,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <nlohmann/json.hpp>
@@ -18,12 +17,36 @@
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"
+#include "shard/benchmark.hpp"
 #include "shard/race.hpp"
-#include "shard/watched_parameters.hpp"
-#include "shard/wire.hpp"
+#include "train/sharding/gathered_units.hpp"
+#include "train/sharding/operator_watch.hpp"
+#include "train/tensors/parameter_storage.hpp"
 
 namespace shard {
 namespace {
+
+/// Watches operators for the model's parameters from now on, as Shard::Full does if it gathers
+/// parameters on use. Here parameters stay in place, and nothing is gathered.
+void watch_parameters(const torch::nn::Module& model) {
+  using kolo::train::GatheredUnits;
+  GatheredUnits::Part part{.shard = at::empty({0}), .begin = 0, .members = {}};
+  auto& memory = *new std::vector<at::DataPtr>;  // never freed, as storages refer to it
+  for (const at::Tensor& parameter : model.parameters()) {
+    part.members.push_back({parameter.storage(), 0});
+    memory.push_back(parameter.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
+  }
+  const auto units = std::make_shared<GatheredUnits>(
+      std::vector<GatheredUnits::Unit>{{"parameters", {part}}},
+      kolo::train::UnitSlots(1, 0, c10::Device(c10::kCPU)),
+      kolo::OperationOptions{.process_set = &kolo::Runtime::current().world()}, "watched",
+      std::make_shared<kolo::train::UnitCalls>("watched"));
+  units->pause(true);
+  for (std::size_t i = 0; i < memory.size(); ++i) {
+    kolo::train::bind_storage(part.members[i].storage, memory[i].get());
+  }
+  kolo::train::watch_operators(units);
+}
 
 /// A model and all that trains it.
 template <class Model>
@@ -39,6 +62,10 @@ struct TimedTraining {
   kolo::DistributedOptimizer optimizer;
 };
 
+double bytes_to_send(const kolo::DistributedOptimizer& optimizer) {
+  return static_cast<double>(optimizer.report().expected_sent_per_step);
+}
+
 Case gpt_medium(kolo::Shard shard, const Options& benchmark) {
   const gpt::Options options = gpt::medium_preset();
   gpt::Gpt model = gpt::make_model(options);
@@ -49,7 +76,8 @@ Case gpt_medium(kolo::Shard shard, const Options& benchmark) {
   const at::Tensor windows =
       at::randint(256, {options.batch, options.context + 1}, at::TensorOptions(at::kLong));
   return {shard, examples::count_parameters(*training->model),
-          [=] { gpt::train_step(training->model, training->optimizer, windows); }};
+          [=] { gpt::train_step(training->model, training->optimizer, windows); },
+          [=] { return bytes_to_send(training->optimizer); }};
 }
 
 Case resnet50(kolo::Shard shard, const Options& options) {
@@ -62,11 +90,13 @@ Case resnet50(kolo::Shard shard, const Options& options) {
   if (options.watch) watch_parameters(*training->model);
   const at::Tensor images = at::randn({options.batch, 3, options.image, options.image});
   const at::Tensor classes = at::randint(1000, {options.batch}, at::TensorOptions(at::kLong));
-  return {shard, examples::count_parameters(*training->model), [=] {
+  return {shard, examples::count_parameters(*training->model),
+          [=] {
             training->optimizer.zero_grad();
             at::cross_entropy_loss(training->model->forward(images), classes).backward();
             training->optimizer.step();
-          }};
+          },
+          [=] { return bytes_to_send(training->optimizer); }};
 }
 
 std::vector<Case> make_cases(const std::string& model, const Options& options) {

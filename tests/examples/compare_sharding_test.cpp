@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "compare/largest.hpp"
 #include "compare/report.hpp"
 
 namespace compare_sharding_test {

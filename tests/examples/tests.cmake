@@ -11,16 +11,10 @@ if(KOLO_BUILD_EXAMPLES)
       examples/statistics_test.cpp
       examples/windows_test.cpp
     LIBRARIES kolo_example_basics)
-  kolo_add_test(memory_report_test
-    SOURCES
-      examples/memory_report_test.cpp
-      "${PROJECT_SOURCE_DIR}/examples/shard/memory_report.cpp"
-    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
   kolo_add_test(compare_sharding_test
     SOURCES
       examples/compare_sharding_test.cpp
-      "${PROJECT_SOURCE_DIR}/examples/compare/largest.cpp"
-      "${PROJECT_SOURCE_DIR}/examples/compare/table.cpp"
+      "${PROJECT_SOURCE_DIR}/examples/compare/report.cpp"
     LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
   kolo_add_test(efficiency_test
     SOURCES

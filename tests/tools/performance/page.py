@@ -184,18 +184,17 @@ def memory(results):
     for name, report in zip(MODES.values(), map(results.read, runs)):
         def most(key):
             return max(rank[key] for rank in report["ranks"]) / report["parameters"]
-        together = report["live"] + report["slots"] + report["gathered"]
+        together = report["live"] + report["buckets"]
         rows.append([name] +
                     [f"{most(key):.2f}" for key in ("parameters", "gradients", "state")] +
-                    [f"{report['live']:.3f}", f"{report['formula']:g}", f"{report['slots']:.3f}",
-                     f"{report['gathered']:.3f}",
+                    [f"{report['live']:.3f}", f"{report['formula']:.3g}", f"{report['buckets']:.3f}",
                      f"{together:.3f} ({100 * together / 16:.1f} %)"] +
                     [f"{most(f'peak_of_{when}'):.1f}"
                      for when in ("construction", "first_step", "step")] +
                     [f"{report['pss_ratio']:.3f}", f"{report['bytes_sent_ratio']:.4f}"])
-    head = ["shard", "parameters", "gradients", "state", "total", "formula", "three buckets",
-            "two units", "total with these (of 16)", "peak: construction", "first step",
-            "third step", "kernel / counted", "sent, of what it must"]
+    head = ["shard", "parameters", "gradients", "state", "total", "formula", "buckets",
+            "total with these (of 16)", "peak: construction", "first step", "third step",
+            "kernel / reported", "sent, of what it must"]
     return table(head, rows) + "\n\n" + results.command(*runs)
 
 

@@ -1,4 +1,4 @@
-#include "compare/training.hpp"
+#include "compare/models.hpp"
 
 #include <tuple>
 

@@ -9,10 +9,16 @@
 #include <torch/nn/module.h>
 #include <torch/optim/adamw.h>
 
-#include "compare/options.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 
 namespace compare {
+
+/// The size of a model and of its batches.
+struct Size {
+  int blocks = 8;
+  std::int64_t width = 256;
+  int batch = 2;  ///< samples of each rank in a step
+};
 
 /// A model, and its loss on the batch that it trains on.
 struct Learner {
@@ -20,7 +26,7 @@ struct Learner {
   std::function<at::Tensor()> loss;
 };
 
-/// One of the models of Options, the same on all ranks.
+/// One of the models "transformer", "convnet" and "speech", the same on all ranks.
 Learner make_learner(const std::string& model, const Size& size);
 
 /// A model that AdamW trains in one mode. Collective.
@@ -30,6 +36,7 @@ class Training {
 
   void step();
   std::int64_t parameters() const;
+  kolo::TrainingReport report() const { return optimizer_.report(); }
 
  private:
   Learner learner_;
