@@ -5,9 +5,8 @@
 
 #include <mpi.h>
 
-#include "bench/cases/mpi_cases.hpp"
-#include "bench/ranks/host_timer.hpp"
-#include "bench/ranks/serve.hpp"
+#include "bench/mpi_cases.hpp"
+#include "bench/rank.hpp"
 
 int main() {
   if (bench::controller_socket().empty()) {

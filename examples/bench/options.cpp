@@ -6,9 +6,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "bench/cases/case.hpp"
-#include "bench/workload/collective.hpp"
-#include "bench/workload/model_gradients.hpp"
+#include "bench/model_gradients.hpp"
+#include "bench/rank.hpp"
+#include "bench/workload.hpp"
 #include "ops/registry.hpp"
 
 namespace bench {

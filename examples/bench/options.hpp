@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "bench/workload/workload.hpp"
+#include "bench/workload.hpp"
 #include "common/command_line.hpp"
 #include "kolo/tensor_view.hpp"
 

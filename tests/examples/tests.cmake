@@ -26,14 +26,13 @@ if(KOLO_BUILD_EXAMPLES)
   kolo_add_test(bench_test
     SOURCES
       examples/bench/channel_test.cpp
+      examples/bench/device_test.cpp
       examples/bench/measure_test.cpp
       examples/bench/model_gradients_test.cpp
       examples/bench/options_test.cpp
       examples/bench/values_test.cpp
       examples/bench/workload_test.cpp
     LIBRARIES kolo_bench_control)
-  kolo_add_test(bench_device_test
-    SOURCES examples/bench/device_test.cpp LIBRARIES kolo_bench_calls)
   if(NOT KOLO_SANITIZE)
     add_test(NAME kolo-bench
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/examples/bench/kolo_bench_test.py"

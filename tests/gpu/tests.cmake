@@ -54,7 +54,7 @@ if(KOLO_CUDA)
     SOURCES gpu/vector_cases.cpp gpu/vector_kernel_test.cpp gpu/vectors_on_cpu.cu
     LIBRARIES CUDA::cudart)
   add_executable(convert_bandwidth
-    tools/convert_bandwidth.cpp "${PROJECT_SOURCE_DIR}/examples/bench/workload/model_gradients.cpp")
+    tools/convert_bandwidth.cpp "${PROJECT_SOURCE_DIR}/examples/bench/model_gradients.cpp")
   kolo_configure_target(convert_bandwidth)
   kolo_internal_includes(convert_bandwidth)
   target_include_directories(convert_bandwidth PRIVATE "${PROJECT_SOURCE_DIR}/examples")

@@ -15,7 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "bench/workload/model_gradients.hpp"
+#include "bench/model_gradients.hpp"
 #include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "kolo/error.hpp"

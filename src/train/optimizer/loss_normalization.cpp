@@ -105,7 +105,8 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
   context_.step.own_passes.counted = true;
   has_common_passes_ = has_common_passes_ || is_common;
   if (is_common && needs_agreement()) agree_on_reference(std::max<std::int64_t>(count, 0));
-  if (const CountProblem problem = problem_with_count(loss_sum, count); problem != CountProblem::None) {
+  if (const CountProblem problem = problem_with_count(loss_sum, count);
+      problem != CountProblem::None) {
     if (problem_ != CountProblem::None) return;
     problem_ = problem;
     wrong_count_ = count;

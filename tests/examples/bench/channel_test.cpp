@@ -1,4 +1,4 @@
-#include "bench/jobs/channel.hpp"
+#include "bench/channel.hpp"
 
 #include <array>
 #include <cerrno>
@@ -8,8 +8,6 @@
 #include <utility>
 
 #include <gtest/gtest.h>
-
-#include "bench/jobs/socket_address.hpp"
 
 namespace channel_test {
 

@@ -11,8 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bench/cases/device_cases.hpp"
-#include "bench/ranks/device_timer.hpp"
+#include "bench/gpu.hpp"
 #include "comm/gpu_ranks.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"

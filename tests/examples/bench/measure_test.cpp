@@ -1,4 +1,4 @@
-#include "bench/jobs/measure.hpp"
+#include "bench/measure.hpp"
 
 #include <fstream>
 #include <iterator>
@@ -11,9 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "bench/jobs/controller.hpp"
-#include "bench/report/plot.hpp"
-#include "bench/report/report.hpp"
+#include "bench/control.hpp"
+#include "bench/report.hpp"
 
 namespace measure_test {
 

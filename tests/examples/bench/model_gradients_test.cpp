@@ -1,4 +1,4 @@
-#include "bench/workload/model_gradients.hpp"
+#include "bench/model_gradients.hpp"
 
 #include <numeric>
 

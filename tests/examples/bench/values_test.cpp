@@ -1,10 +1,10 @@
-#include "bench/workload/values.hpp"
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
 #include <gtest/gtest.h>
+
+#include "bench/workload.hpp"
 
 namespace values_test {
 

@@ -1,10 +1,10 @@
-#include "bench/workload/workload.hpp"
+#include "bench/workload.hpp"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "bench/cases/case.hpp"
+#include "bench/rank.hpp"
 
 namespace workload_test {
 
