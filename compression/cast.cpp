@@ -57,9 +57,9 @@ const Compressor& none() {
   return compressor;
 }
 
-/// IEEE half precision. Error of one cast: at most 2^-11 of a value between 2^-14 and 65504, at most
-/// 2^-25 absolutely below; values that round beyond 65504 become infinity, which a gradient scaler
-/// notices.
+/// IEEE half precision. Error of one cast: at most 2^-11 of a value between 2^-14 and 65504, at
+/// most 2^-25 absolutely below; values that round beyond 65504 become infinity, which a gradient
+/// scaler notices.
 const Compressor& fp16() {
   static const Cast compressor("fp16", DType::Float16);
   return compressor;

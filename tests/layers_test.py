@@ -73,7 +73,7 @@ class Layers:
             level, top = self.level_of(path), path.parts[0]
             for delimiter, included in INCLUDE.findall(file.read_text()):
                 target = self.target_level(delimiter, included)
-                owners = next((levels for pattern, levels in FOREIGN if pattern.match(included)), ())
+                owners = next((levels for p, levels in FOREIGN if p.match(included)), ())
                 if ".." in included.split("/"):
                     yield f"{path} includes {included}: name it from its level's folder on"
                 elif target and target not in self.allowed.get(level, ()):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The test command: sets up, builds, runs every test, then under AddressSanitizer and ThreadSanitizer
-# the core's one-process tests, and random training programs under the former. Ends with the numbers passed, failed, skipped. Arguments are
-# settings for CMake: tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+# The test command: sets up, builds, runs every test, then the core's one-process tests under
+# AddressSanitizer and ThreadSanitizer, and random training programs under the former. Ends with the
+# numbers passed, failed, skipped. Arguments are settings for CMake:
+# tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 for argument in "$@"; do

@@ -92,8 +92,9 @@ class Runtime::Parts {
     lanes_.close();
   }
 
-  /// The Runtime is about to be destroyed; the program may keep sets. Takes no lock: no other thread
-  /// may use the Runtime any more, and in a forked child one that it does not have may hold it.
+  /// The Runtime is about to be destroyed; the program may keep sets. Takes no lock: no other
+  /// thread may use the Runtime any more, and in a forked child one that it does not have may hold
+  /// it.
   void detach_sets() KOLO_NO_THREAD_SAFETY_ANALYSIS {
     for (const auto& set : sets_) set->runtime_ = nullptr;
     for (const auto& set : removed_) set->runtime_ = nullptr;

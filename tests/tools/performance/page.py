@@ -187,7 +187,8 @@ def memory(results):
         together = report["live"] + report["buckets"]
         rows.append([name] +
                     [f"{most(key):.2f}" for key in ("parameters", "gradients", "state")] +
-                    [f"{report['live']:.3f}", f"{report['formula']:.3g}", f"{report['buckets']:.3f}",
+                    [f"{report['live']:.3f}", f"{report['formula']:.3g}",
+                     f"{report['buckets']:.3f}",
                      f"{together:.3f} ({100 * together / 16:.1f} %)"] +
                     [f"{most(f'peak_of_{when}'):.1f}"
                      for when in ("construction", "first_step", "step")] +
