@@ -6,10 +6,10 @@
 // larger than infinity, and infinity as larger than all else, so both are sent.
 //
 // random_k sends one element in each of k runs of equal length: 8 bytes for the seed of the
-// indices, then 4 per value. The payload of a sum of n has the n k elements of largest magnitude, as
-// with top_k. The seed is a hash of the block's values, a sum that GPUs may compute in any order. No
-// step counter is needed, a resumed run draws the same indices as an uninterrupted one, and other
-// values give other indices. A block with a NaN or an infinity sends only NaN.
+// indices, then 4 per value. The payload of a sum of n has the n k elements of largest magnitude,
+// as with top_k. The seed is a hash of the block's values, a sum that GPUs may compute in any
+// order. No step counter is needed, a resumed run draws the same indices as an uninterrupted one,
+// and other values give other indices. A block with a NaN or an infinity sends only NaN.
 #include <algorithm>
 #include <array>
 #include <cmath>
