@@ -221,7 +221,7 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   std::optional<NewCheckpoint> created;  // on the first rank
 
   const std::vector<std::string> facts = ranks.run(".begin", what, [&] {
-    const std::string own_facts = facts_of(folder, keep_last);
+    std::string own_facts = facts_of(folder, keep_last);
     require_storable(details);
     shard.emplace(own);
     if (ranks.rank() != 0) return own_facts;
