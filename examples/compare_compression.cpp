@@ -12,10 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
-#include "common/memory.hpp"
+#include "common/model.hpp"
 #include "common/output_file.hpp"
-#include "common/parameters.hpp"
-#include "common/threads.hpp"
+#include "common/resources.hpp"
 #include "compression/cases.hpp"
 #include "compression/options.hpp"
 #include "compression/race.hpp"

@@ -14,9 +14,8 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
-#include "common/memory.hpp"
 #include "common/output_file.hpp"
-#include "common/threads.hpp"
+#include "common/resources.hpp"
 #include "compare/models.hpp"
 #include "compare/report.hpp"
 #include "kolo/kolo.hpp"

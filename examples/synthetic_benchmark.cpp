@@ -19,15 +19,11 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
-#include "common/device.hpp"
 #include "common/efficiency.hpp"
-#include "common/memory.hpp"
+#include "common/model.hpp"
 #include "common/output_file.hpp"
-#include "common/parameters.hpp"
+#include "common/resources.hpp"
 #include "common/statistics.hpp"
-#include "common/step_alone.hpp"
-#include "common/threads.hpp"
-#include "common/training_error.hpp"
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"
 

@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "common/command_line.hpp"
-#include "common/parameters.hpp"
-#include "common/threads.hpp"
+#include "common/model.hpp"
+#include "common/resources.hpp"
 #include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
 

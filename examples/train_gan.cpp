@@ -21,7 +21,7 @@
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/digest.hpp"
-#include "common/threads.hpp"
+#include "common/resources.hpp"
 #include "kolo/kolo.hpp"
 
 namespace {

@@ -20,7 +20,7 @@
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/output_file.hpp"
-#include "common/threads.hpp"
+#include "common/resources.hpp"
 #include "drawn/pictures.hpp"
 #include "kolo/kolo.hpp"
 #include "mnist/conv_net.hpp"

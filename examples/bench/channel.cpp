@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <system_error>
@@ -48,6 +49,23 @@ std::string make_folder() {
 }
 
 }  // namespace
+
+Descriptor::Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  std::swap(number_, other.number_);
+  return *this;
+}
+
+Descriptor::~Descriptor() {
+  if (number_ >= 0) ::close(number_);
+}
+
+void open_standard_streams() {
+  while (::fcntl(STDERR_FILENO, F_GETFD) == -1) {
+    if (::open("/dev/null", O_RDWR) < 0) return;
+  }
+}
 
 Channel Channel::connect(const std::string& path) {
   const sockaddr_un address = socket_address(path);

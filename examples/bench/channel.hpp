@@ -9,14 +9,30 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/descriptor.hpp"
-
 namespace bench {
 
 /// The bytes of the longest path that a socket can have.
 inline constexpr std::size_t kLongestSocketPath = sizeof(sockaddr_un{}.sun_path) - 1;
 
-using examples::Descriptor;
+/// A file descriptor that is closed on destruction.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept;
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  Descriptor(const Descriptor&) = delete;  // it has one owner
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor();
+
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+/// Opens those of the standard streams that are closed, so that no socket or pipe gets their
+/// number.
+void open_standard_streams();
 
 /// Messages between the controller and one rank: one JSON document per line, over a stream socket.
 class Channel {

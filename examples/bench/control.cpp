@@ -1,10 +1,14 @@
 #include "bench/control.hpp"
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <list>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
@@ -16,8 +20,6 @@
 #include "bench/measure.hpp"
 #include "bench/model_gradients.hpp"
 #include "bench/report.hpp"
-#include "common/mpirun.hpp"
-#include "common/start_child.hpp"
 #include "kolo/error.hpp"
 
 namespace bench {
@@ -41,6 +43,39 @@ void print(const std::string& text) {
 
 constexpr int kFailed = 1;
 
+/// A word for the shell.
+std::string quote(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+/// The first line that `mpirun --version` prints.
+std::string version_of(const std::string& mpirun) {
+  std::array<char, 256> line{};
+  const std::string command = quote(mpirun) + " --version 2>/dev/null </dev/null";
+  if (std::FILE* const output = ::popen(command.c_str(), "r")) {  // NOLINT: the program asked for
+    if (std::fgets(line.data(), line.size(), output) == nullptr) line[0] = '\0';
+    ::pclose(output);
+  }
+  return line.data();
+}
+
+/// The value of KOLO_MPIRUN, or "mpirun".
+std::string default_mpirun() {
+  const char* const wanted = std::getenv("KOLO_MPIRUN");
+  return wanted != nullptr && *wanted != '\0' ? wanted : "mpirun";
+}
+
+/// Whether `mpirun` is Open MPI's, according to --version. Its options differ from those of MPICH
+/// and Intel MPI.
+bool is_open_mpi(const std::string& mpirun) {
+  const std::string version = version_of(mpirun);
+  return std::ranges::any_of(
+      std::array<std::string_view, 3>{"Open MPI", "OpenRTE", "PRRTE"},
+      [&](std::string_view name) { return version.find(name) != std::string::npos; });
+}
+
 /// How to start the ranks: each bound to its own core if there are enough, unless a rank needs more
 /// than one.
 class Launch {
@@ -48,8 +83,8 @@ class Launch {
   Launch(int ranks, bool one_core_each)
       : has_cores_(ranks <= describe_machine().usable_cores()),
         is_bound_(has_cores_ && one_core_each),
-        command_{examples::default_mpirun(), "-n", std::to_string(ranks)} {
-    if (!examples::is_open_mpi(command_.front())) {
+        command_{default_mpirun(), "-n", std::to_string(ranks)} {
+    if (!is_open_mpi(command_.front())) {
       if (is_bound_) command_.insert(command_.end(), {"-bind-to", "core"});  // MPICH's and Intel's
       return;
     }
@@ -161,7 +196,7 @@ int drive(const Options& options, int argc, char** argv) {
     return drive_under(interrupts, options, argc, argv);
   } catch (const Interrupted& interrupted) {
     signal = interrupted.signal();
-  } catch (const examples::CannotStart& error) {
+  } catch (const CannotStart& error) {
     std::fprintf(stderr, "kolo-bench: %s (KOLO_MPIRUN names another mpirun)\n", error.what());
   } catch (const JobError& error) {
     std::fprintf(stderr, "kolo-bench: %s\n", error.what());

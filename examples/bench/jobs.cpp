@@ -1,12 +1,15 @@
 #include "bench/jobs.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <system_error>
@@ -15,8 +18,6 @@
 #include <utility>
 
 #include "bench/rank.hpp"
-#include "common/descriptor.hpp"
-#include "common/start_child.hpp"
 #include "kolo/error.hpp"
 
 namespace bench {
@@ -31,6 +32,39 @@ std::string describe(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return "killed by signal " + std::to_string(WTERMSIG(status)) + " (" +
          ::strsignal(WTERMSIG(status)) + ")";
+}
+
+std::vector<std::string> environment_with(
+    const std::vector<std::pair<std::string, std::string>>& added) {
+  std::vector<std::string> environment;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    environment.emplace_back(*variable);
+  }
+  for (const auto& [name, value] : added) {
+    std::erase_if(environment,
+                  [&name = name](const auto& other) { return other.starts_with(name + '='); });
+    environment.push_back(name + '=' + value);
+  }
+  return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// Runs in the child, which may call only async-signal-safe functions. Returns only if exec fails.
+void become(int input, const sigset_t& mask, pid_t parent, char* const* arguments,
+            char* const* variables) {
+  ::setpgid(0, 0);  // Ctrl-C does not reach it: we end it ourselves
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(1);  // it died before prctl()
+  ::dup2(input, STDIN_FILENO);
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  ::execvpe(arguments[0], arguments, variables);
 }
 
 constexpr int kStartPause = 100;  // ms between checks that mpirun is still running
@@ -50,23 +84,53 @@ std::vector<pollfd> to_watch(const std::vector<int>& descriptors) {
 
 }  // namespace
 
-// SIGPIPE: the reader of our output has exited.
-Interrupts::Interrupts() : signals_({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) {}
+Interrupts::Interrupts() {
+  sigset_t taken;
+  sigemptyset(&taken);
+  // SIGPIPE: the reader of our output has exited.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE}) sigaddset(&taken, signal);
+  pthread_sigmask(SIG_BLOCK, &taken, &before_);
+  signals_ = Descriptor(::signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+Interrupts::~Interrupts() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 void Interrupts::check() const {
-  if (const auto signal = signals_.next()) throw Interrupted(static_cast<int>(signal->ssi_signo));
+  signalfd_siginfo info{};
+  if (::read(signals_.number(), &info, sizeof info) != sizeof info) return;
+  throw Interrupted(static_cast<int>(info.ssi_signo));
 }
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command, const Variables& environment,
                            const Interrupts& interrupts) {
-  const examples::Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (nothing.number() < 0) throw std::system_error(errno, std::generic_category(), "/dev/null");
-  pid_ = examples::start_child({.command = command,
-                                .blocked_signals = interrupts.blocked_before(),
-                                .environment = environment,
-                                .input = nothing.number(),
-                                .output = STDERR_FILENO,
-                                .has_own_group = true});  // Ctrl-C: we end it ourselves
+  std::vector<std::string> words = command;
+  std::vector<std::string> variables = environment_with(environment);
+  const std::vector<char*> arguments = pointers_to(words);
+  const std::vector<char*> settings = pointers_to(variables);
+  const auto fail = [&](int error) {
+    throw CannotStart("cannot start " + words.front() + ": " + std::strerror(error));
+  };
+  const Descriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  std::array<int, 2> ends{};
+  if (nothing.number() < 0 || ::pipe2(ends.data(), O_CLOEXEC) != 0) fail(errno);
+  const Descriptor failure(ends[0]);
+  Descriptor failed(ends[1]);
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    become(nothing.number(), interrupts.blocked_before(), parent, arguments.data(),
+           settings.data());
+    const int error = errno;
+    [[maybe_unused]] const auto written = ::write(failed.number(), &error, sizeof error);
+    ::_exit(127);
+  }
+  if (pid_ < 0) fail(errno);
+  failed = Descriptor();
+  int error = 0;
+  if (::read(failure.number(), &error, sizeof error) > 0) {
+    ::waitpid(pid_, nullptr, 0);
+    fail(error);
+  }
 }
 
 std::optional<std::string> ChildProcess::wait_for(std::chrono::milliseconds duration) {

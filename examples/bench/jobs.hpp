@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -14,7 +15,6 @@
 #include "bench/channel.hpp"
 #include "bench/rank.hpp"
 #include "bench/workload.hpp"
-#include "common/signal_queue.hpp"
 
 namespace bench {
 
@@ -58,15 +58,25 @@ class Interrupted : public std::exception {
 class Interrupts {
  public:
   Interrupts();
+  Interrupts(const Interrupts&) = delete;  // it restores the mask once
+  Interrupts& operator=(const Interrupts&) = delete;
+  ~Interrupts();
 
-  int descriptor() const { return signals_.descriptor(); }
+  int descriptor() const { return signals_.number(); }
   /// Throws Interrupted if a signal has arrived.
   void check() const;
   /// The signal mask with which children start.
-  const sigset_t& blocked_before() const { return signals_.before(); }
+  const sigset_t& blocked_before() const { return before_; }
 
  private:
-  examples::SignalQueue signals_;
+  sigset_t before_{};
+  Descriptor signals_;
+};
+
+/// A program cannot be started; the text names it and says why.
+class CannotStart : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// A child process without input, whose output goes to our stderr. It ends when this process dies,
@@ -75,7 +85,7 @@ class ChildProcess {
  public:
   using Variables = std::vector<std::pair<std::string, std::string>>;
 
-  /// Throws examples::CannotStart.
+  /// Throws CannotStart.
   ChildProcess(const std::vector<std::string>& command, const Variables& environment,
                const Interrupts& interrupts);
   ChildProcess(const ChildProcess&) = delete;  // a process is waited for only once

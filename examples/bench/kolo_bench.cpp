@@ -13,6 +13,7 @@
 
 #include <mpi.h>
 
+#include "bench/channel.hpp"
 #include "bench/control.hpp"
 #include "bench/gpu.hpp"
 #include "bench/jobs.hpp"
@@ -23,7 +24,6 @@
 #include "bench/rank.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
-#include "common/descriptor.hpp"
 #include "kolo/config.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
@@ -200,7 +200,7 @@ int measure(const Options& options, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace bench;
-  examples::open_standard_streams();
+  open_standard_streams();
   const bool is_under_mpirun = kolo::comm::find_launcher() && controller_socket().empty();
   std::optional<Mpi> mpi;
   if (is_under_mpirun) mpi.emplace();

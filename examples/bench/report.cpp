@@ -13,7 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/drawing.hpp"
+#include "common/chart.hpp"
 
 namespace bench {
 namespace {

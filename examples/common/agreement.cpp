@@ -1,5 +1,6 @@
 #include "common/agreement.hpp"
 
+#include <cstddef>
 #include <cstdio>
 
 #include "kolo/collectives.hpp"
@@ -56,6 +57,15 @@ std::vector<double> mean_over_ranks(std::vector<double> values) {
                                 .shape = {static_cast<std::int64_t>(values.size())}};
   kolo::allreduce(tensor, tensor, {.op = kolo::ReduceOp::Average, .name = "means over ranks"});
   return values;
+}
+
+std::string training_error(const TrainedDigests& digests) {
+  const bool ranks_agree = ranks_that_differ(digests.together.value()).empty();
+  const std::size_t own_batches = ranks_that_differ(digests.alone.value()).size() + 1;
+  if (digests.together.value() == digests.start.value()) return "the parameters did not change";
+  if (!ranks_agree) return "the parameters differ between ranks";
+  if (own_batches != static_cast<std::size_t>(kolo::size())) return "ranks had the same batches";
+  return "";
 }
 
 }  // namespace examples

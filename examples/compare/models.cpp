@@ -13,7 +13,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "common/parameters.hpp"
+#include "common/model.hpp"
 #include "gpt/model.hpp"
 
 namespace compare {

@@ -5,9 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/bar_panel.hpp"
-#include "common/drawing.hpp"
-#include "common/formatted.hpp"
+#include "common/chart.hpp"
 
 namespace compare {
 namespace {

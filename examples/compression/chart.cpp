@@ -1,11 +1,10 @@
+#include "common/chart.hpp"
+
 #include <algorithm>
 #include <array>
 
 #include <nlohmann/json.hpp>
 
-#include "common/bar_panel.hpp"
-#include "common/drawing.hpp"
-#include "common/formatted.hpp"
 #include "compression/report.hpp"
 
 namespace compression {

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "common/formatted.hpp"
+#include "common/chart.hpp"
 #include "compression/report.hpp"
 
 namespace compression {

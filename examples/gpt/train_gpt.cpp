@@ -13,15 +13,11 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
-#include "common/device.hpp"
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
-#include "common/memory.hpp"
+#include "common/model.hpp"
 #include "common/output_file.hpp"
-#include "common/parameters.hpp"
-#include "common/step_alone.hpp"
-#include "common/threads.hpp"
-#include "common/training_error.hpp"
+#include "common/resources.hpp"
 #include "gpt/checkpoints.hpp"
 #include "gpt/corpus.hpp"
 #include "gpt/evaluation.hpp"

@@ -12,7 +12,7 @@
 #include <torch/optim/adamw.h>
 
 #include "common/agreement.hpp"
-#include "common/device.hpp"
+#include "common/resources.hpp"
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"

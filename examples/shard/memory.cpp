@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/adamw.h>
 
-#include "common/parameters.hpp"
+#include "common/model.hpp"
 #include "gpt/model.hpp"
 #include "kolo/json_objects.hpp"
 #include "kolo/kolo.hpp"

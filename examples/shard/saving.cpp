@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
-#include "common/parameters.hpp"
+#include "common/model.hpp"
 #include "common/statistics.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"

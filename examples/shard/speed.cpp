@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/sgd.h>
 
-#include "common/parameters.hpp"
+#include "common/model.hpp"
 #include "gpt/training.hpp"
 #include "kolo/kolo.hpp"
 #include "resnet/resnet50.hpp"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "common/training_error.hpp"
+#include "common/agreement.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/runtimes.hpp"
 

@@ -21,7 +21,6 @@ if(KOLO_BUILD_EXAMPLES)
       examples/efficiency_test.cpp
       "${PROJECT_SOURCE_DIR}/examples/common/agreement.cpp"
       "${PROJECT_SOURCE_DIR}/examples/common/efficiency.cpp"
-      "${PROJECT_SOURCE_DIR}/examples/common/training_error.cpp"
     LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
   kolo_add_test(bench_test
     SOURCES

@@ -28,7 +28,7 @@ ROOT = FOLDER.parents[2]
 PROGRAMS = ROOT / "build/release/examples"
 TIMEOUT = 240  # seconds for one run, which takes about 30
 
-# Keeps freed memory, as examples/common/memory.cpp does for Kolo's programs.
+# Keeps freed memory, as examples/common/resources.cpp does for Kolo's programs.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
             "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TOP_PAD_": str(64 << 20)}
 HOROVOD_AT_ITS_BEST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1",

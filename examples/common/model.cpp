@@ -1,8 +1,10 @@
-#include "common/parameters.hpp"
+#include "common/model.hpp"
 
 #include <span>
 
 #include <ATen/core/Tensor.h>
+
+#include "train/wrapped/fused_step.hpp"
 
 namespace examples {
 
@@ -19,6 +21,14 @@ Digest digest_of_parameters(const torch::nn::Module& model) {
     digest.add(std::span(static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()));
   }
   return digest;
+}
+
+void step_alone(torch::optim::Optimizer& optimizer, bool fused) {
+  if (fused) {
+    kolo::train::fused_step(optimizer);
+  } else {
+    optimizer.step();
+  }
 }
 
 }  // namespace examples
