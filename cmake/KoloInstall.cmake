@@ -1,6 +1,7 @@
 # find_package(kolo) from the build tree and from the install tree, pkg-config, and packages.
 #
-# Its components are core, which is kolo::core, and torch, which is kolo::kolo and needs LibTorch.
+# Its components are core, which is kolo::core, and torch, which is kolo::kolo and kolo::extras and
+# needs LibTorch.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -9,18 +10,25 @@ set(package_install_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kolo")
 set(pkg_config_install_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH pkg_config_prefix "/${pkg_config_install_dir}" "/")  # wherever it is installed
 
-# kolo_install(<component> <library> <pkg-config name>)
-function(kolo_install component library name)
-  get_target_property(published ${library} ALIASED_TARGET)
-  install(TARGETS ${published} EXPORT kolo_${component} COMPONENT ${component}
-    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+# kolo_install(<component> <target>...): what kolo_publish() has made of the targets, each with a
+# pkg-config file of its name.
+function(kolo_install component)
+  foreach(target IN LISTS ARGN)
+    string(REPLACE "_" "-" name ${target})
+    set(published ${target})
+    if(BUILD_SHARED_LIBS)
+      set(published ${target}_shared)
+    endif()
+    install(TARGETS ${published} EXPORT kolo_${component} COMPONENT ${component}
+      ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+    install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkg_config_install_dir}"
+      COMPONENT ${component})
+  endforeach()
   install(EXPORT kolo_${component} NAMESPACE kolo:: DESTINATION "${package_install_dir}"
     COMPONENT ${component})
   export(EXPORT kolo_${component} NAMESPACE kolo::
     FILE "${PROJECT_BINARY_DIR}/kolo_${component}.cmake")
-  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
-  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${pkg_config_install_dir}"
-    COMPONENT ${component})
   install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/kolo-${component}"
     COMPONENT ${component} RENAME copyright)
 endfunction()
@@ -36,7 +44,7 @@ if(NOT BUILD_SHARED_LIBS)
     string(APPEND pkg_config_core_libs " ${CUDA_cudart_LIBRARY} ${NCCL_LIBRARY}")
   endif()
 endif()
-kolo_install(core kolo::core kolo-core)
+kolo_install(core kolo_core)
 if(TARGET kolo::kolo)
   set(pkg_config_torch_libs "-ltorch_cpu -lc10")
   get_target_property(libtorch_links LibTorch::LibTorch INTERFACE_LINK_LIBRARIES)
@@ -44,7 +52,7 @@ if(TARGET kolo::kolo)
     string(APPEND pkg_config_torch_libs
       " -Wl,--push-state,--no-as-needed,-ltorch_cuda,-lc10_cuda,--pop-state")
   endif()
-  kolo_install(torch kolo::kolo kolo)
+  kolo_install(torch kolo kolo_extras)
 endif()
 
 configure_package_config_file(cmake/koloConfig.cmake.in koloConfig.cmake
@@ -60,8 +68,8 @@ install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONE
         PATTERN include/kolo/extras EXCLUDE
         PATTERN include/kolo/kolo.hpp EXCLUDE)
 if(TARGET kolo::kolo)
-  install(DIRECTORY include/kolo/torch include/kolo/extras DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
-          COMPONENT torch)
+  install(DIRECTORY include/kolo/torch include/kolo/extras
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo" COMPONENT torch)
   install(FILES include/kolo/kolo.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
           COMPONENT torch)
 endif()

@@ -18,6 +18,7 @@
 
 #include "drawn/pictures.hpp"
 #include "drawn/training.hpp"
+#include "kolo/extras/distributed_sampler.hpp"
 #include "kolo/kolo.hpp"
 
 namespace {

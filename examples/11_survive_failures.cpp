@@ -28,17 +28,6 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kStepsPerCheckpoint = 20;
 constexpr std::size_t kBatch = 32;  // of all ranks together
 
-/// Only rank 0 looks, so that all ranks reach the same decision.
-bool has_checkpoint(const fs::path& folder) {
-  std::string found;
-  if (kolo::rank() == 0 && fs::exists(folder)) {
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.path().filename().string().starts_with("checkpoint-")) found = "yes";
-    }
-  }
-  return !kolo::broadcast_object(found, /*root=*/0).empty();
-}
-
 /// This rank's share of the images of a step, which depend only on the step's number.
 torch::data::Example<> pictures_of(std::int64_t step) {
   const auto ranks = static_cast<std::size_t>(kolo::size());
@@ -74,7 +63,7 @@ int main(int argc, char** argv) {
 
   // Parameters, the optimizer's state, random numbers, and how many steps have been taken.
   std::int64_t first = 0;
-  if (has_checkpoint(folder)) first = optimizer.load(folder).steps;
+  if (kolo::has_checkpoint(folder)) first = optimizer.load(folder).steps;
   if (kolo::rank() == 0) std::printf("begins with step %lld\n", static_cast<long long>(first));
   for (std::int64_t step = first; step < steps; ++step) {
     const auto batch = pictures_of(step);

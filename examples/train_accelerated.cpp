@@ -7,7 +7,7 @@
 #include "common/model.hpp"
 #include "common/resources.hpp"
 #include "drawn/pictures.hpp"
-#include "kolo/kolo.hpp"
+#include "kolo/extras/accelerator.hpp"
 
 namespace {
 

@@ -21,13 +21,16 @@ class Layers:
     def __init__(self, table, root):
         self.root = root
         self.allowed = {}
+        self.internals_allowed = {}
         self.level_of_header = {}
         for line in table.read_text().splitlines():
             if not line.strip() or line.startswith("#"):
                 continue
             levels, _, headers = line.partition(":")
             level, _, below = levels.partition("<")
-            self.allowed[level.strip()] = {level.strip(), *below.split()}
+            internals, _, public = below.partition("public")
+            self.internals_allowed[level.strip()] = {level.strip(), *internals.split()}
+            self.allowed[level.strip()] = {level.strip(), *internals.split(), *public.split()}
             self.level_of_header.update((header, level.strip()) for header in headers.split())
 
     def files(self):
@@ -78,6 +81,9 @@ class Layers:
                     yield f"{path} includes {included}: name it from its level's folder on"
                 elif target and target not in self.allowed.get(level, ()):
                     yield f"{path} ({level}) includes {included} ({target})"
+                elif target and not included.startswith("kolo/") and (
+                        target not in self.internals_allowed[level]):
+                    yield f"{path} ({level}) includes {included}, which is internal to {target}"
                 elif target == level and delimiter == '"' and top != "include" and (
                         not included.startswith("kolo/") and self.crosses_groups(path, included)):
                     yield f"{path} includes {included}, which its group may not"
@@ -103,6 +109,7 @@ class LayersTest(unittest.TestCase):
             table = root / "layers.txt"
             table.write_text("base: error.hpp\ncomm < base:\nops < base comm: algorithm.hpp\n"
                              "compression < base:\ntrain < base comm ops:\n"
+                             "extras < public base train:\n"
                              "ops/kernels:\nops/steps < ops/kernels:\n")
             files = {"include/kolo/error.hpp": "", "include/kolo/algorithm.hpp": "", **files}
             for name, text in files.items():
@@ -126,6 +133,10 @@ class LayersTest(unittest.TestCase):
             ("ops/a.cpp", '#include "kolo/torch/hook.hpp"', "(train)"),
             ("include/kolo/error.hpp", "#include <kolo/torch/hook.hpp>", "(train)"),
             ("ops/a.cpp", "#include <mpi.h>", "which only comm may"),
+            ("src/extras/a.cpp", '#include "train/hooks.hpp"', "which is internal to train"),
+            ("src/extras/a.cpp", '#include "base/a.hpp"', "which is internal to base"),
+            ("src/extras/a.cpp", '#include "kolo/algorithm.hpp"', "(ops)"),
+            ("src/train/a.cpp", '#include "kolo/extras/sampler.hpp"', "(extras)"),
             ("ops/steps/a.cpp", '#include "ops/select.hpp"', "its group may not"),
             ("ops/kernels/a.cpp", '#include "ops/steps/share.hpp"', "its group may not"),
             ("ops/other/a.cpp", '#include "ops/kernels/sum.hpp"', "its group may not"),
@@ -144,6 +155,9 @@ class LayersTest(unittest.TestCase):
             "src/base/b.hpp": "",
             "src/comm/a.cpp": '#include <mpi.h>\n#include "base/b.hpp"',
             "src/train/a.cpp": '#include <ATen/core/Tensor.h>\n#include "ops/select.hpp"',
+            "src/extras/a.cpp": '#include <ATen/core/Tensor.h>\n#include "extras/b.hpp"\n'
+                                '#include "kolo/torch/hook.hpp"\n#include "kolo/error.hpp"',
+            "src/extras/b.hpp": "",
             "include/kolo/torch/hook.hpp":
                 '#include <ATen/core/Tensor.h>\n#include "kolo/error.hpp"',
             "include/kolo/algorithm.hpp": '#include "kolo/error.hpp"',

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kolo/algorithm.hpp"
 #include "kolo/compression.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
@@ -255,6 +256,16 @@ void barrier(const OperationOptions& options = {});
 /// @return the world rank that joined last, the same on all ranks; the highest if several did
 /// @throws InvalidArgument if this rank has joined the set already
 int join(ProcessSet* process_set = nullptr);
+
+/// Ends a collective with InvalidArgument and `problem` on all ranks, in place of a call that this
+/// rank cannot make: for functions built on a collective in which the other ranks already wait.
+/// Blocks until they have called it.
+///
+/// @param collective what they call
+/// @param options with the name and the set of their call
+/// @throws InvalidArgument, or another error of the collective; it never returns
+[[noreturn]] void refuse(Collective collective, const std::string& problem,
+                         const OperationOptions& options = {});
 
 }  // namespace kolo
 #pragma GCC visibility pop

@@ -1,17 +1,9 @@
 #pragma once
 
-/// Everything that a training program needs.
+/// Everything that a training program needs; kolo/extras/extras.hpp has more.
+#include "kolo/agreement.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/extras/accelerator.hpp"
-#include "kolo/extras/batches.hpp"
-#include "kolo/extras/distributed_sampler.hpp"
-#include "kolo/extras/gather_for_metrics.hpp"
-#include "kolo/extras/power_sgd.hpp"
-#include "kolo/extras/progress_bar.hpp"
-#include "kolo/extras/schedule.hpp"
-#include "kolo/extras/stream_shard.hpp"
-#include "kolo/extras/sync_batch_norm.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"

@@ -51,6 +51,13 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   /// @throws InvalidArgument if this rank is not a member
   std::string next_name(std::string_view kind) const;
 
+  /// Names an object whose operations begin with it, such as a layer or an optimizer. Unlike names
+  /// from next_name(), which start anew after a join, it never repeats.
+  ///
+  /// @return a prefix; the same on all members that make the same calls in the same order
+  /// @throws InvalidArgument if this rank is not a member
+  std::string next_prefix(std::string_view kind) const;
+
   /// Counters of this set on this rank since it was created.
   struct Metrics {
     std::uint64_t exchanges = 0;            ///< header exchanges
@@ -81,6 +88,12 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   std::vector<int> ranks_;
   std::shared_ptr<runtime::Lane> lane_;
 };
+
+/// The process set that an option names, for functions that take one.
+///
+/// @param set null: the world of Runtime::current()
+/// @throws InvalidArgument if this rank is not a member
+ProcessSet& member_set(ProcessSet* set);
 
 }  // namespace kolo
 #pragma GCC visibility pop

@@ -14,14 +14,13 @@
 #include <ATen/Functions.h>
 #include <c10/util/StringUtil.h>
 
+#include "extras/plain_arithmetic.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/power_sgd.hpp"
-#include "kolo/runtime.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "train/tensors/agreement.hpp"
-#include "train/tensors/plain_arithmetic.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 namespace {
 
 using Column = std::vector<double>;
@@ -252,7 +251,7 @@ TensorHandle PowerSgdReducer::reduce(GradientBucket bucket) {
   });
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras
 
 namespace kolo {
 namespace {
@@ -271,23 +270,23 @@ std::string problem_with(const PowerSgdOptions& options) {
 
 /// The options with their process set. Collective.
 PowerSgdOptions agreed(PowerSgdOptions options) {
-  if (options.process_set == nullptr) options.process_set = &Runtime::current().world();
-  ProcessSet& set = *options.process_set;
-  train::agree(set, set.next_name("power_sgd"), "PowerSgd",
-               {{"rank", std::to_string(options.rank)},
-                {"start_step", std::to_string(options.start_step)},
-                {"min_compression_rate", std::to_string(options.min_compression_rate)},
-                {"error_feedback", options.error_feedback ? "true" : "false"},
-                {"warm_start", options.warm_start ? "true" : "false"},
-                {"seed", std::to_string(options.seed)}},
-               problem_with(options));
+  ProcessSet& set = member_set(options.process_set);
+  options.process_set = &set;
+  check_agreement("PowerSgd",
+                  {{"rank", std::to_string(options.rank)},
+                   {"start_step", std::to_string(options.start_step)},
+                   {"min_compression_rate", std::to_string(options.min_compression_rate)},
+                   {"error_feedback", options.error_feedback ? "true" : "false"},
+                   {"warm_start", options.warm_start ? "true" : "false"},
+                   {"seed", std::to_string(options.seed)}},
+                  problem_with(options), {.name = set.next_name("power_sgd"), .process_set = &set});
   return options;
 }
 
 }  // namespace
 
 PowerSgd::PowerSgd(const Options& options)
-    : reducer_(std::make_shared<train::PowerSgdReducer>(agreed(options))) {}
+    : reducer_(std::make_shared<extras::PowerSgdReducer>(agreed(options))) {}
 
 BucketHook PowerSgd::hook() const {
   BucketHook hook(

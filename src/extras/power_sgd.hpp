@@ -16,7 +16,7 @@
 #include "kolo/torch/bucket_hook.hpp"
 #include "kolo/torch/tensor_handle.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// Makes the columns of a row-major matrix with `columns` columns orthonormal: Gram-Schmidt in
 /// float64, one element after another, so that equal matrices have equal results on all ranks for
@@ -96,4 +96,4 @@ class PowerSgdReducer {
   WarmStarts warm_starts_;
 };
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <typeinfo>
 #include <unordered_map>
 #include <unordered_set>
@@ -32,18 +33,15 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include "extras/plain_arithmetic.hpp"
+#include "kolo/agreement.hpp"
+#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/sync_batch_norm.hpp"
-#include "kolo/runtime.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "runtime/api/collectives.hpp"
-#include "train/tensors/agreement.hpp"
-#include "train/tensors/graph_node.hpp"
-#include "train/tensors/plain_arithmetic.hpp"
-#include "train/tensors/tensor_collectives.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 at::ScalarType wide_type(at::ScalarType type) {
   return at::isReducedFloatingType(type) ? at::kFloat : type;
@@ -118,6 +116,20 @@ LocalGradients local_gradients(const at::Tensor& gradient, const at::Tensor& inp
   return {std::move(of_input), std::move(of_weight), std::move(of_bias)};
 }
 
+/// Creates a node, owned as the edges of the graph own it: by a std::shared_ptr, or in newer
+/// versions of LibTorch by a c10::intrusive_ptr. Shared nodes have a deleter, unlike with
+/// make_shared, since long graphs must not be deleted recursively.
+template <class Node, class... Arguments>
+auto make_node(Arguments&&... arguments) {
+  using Owner = decltype(autograd::Edge::function);
+  if constexpr (std::is_same_v<Owner, std::shared_ptr<autograd::Node>>) {
+    return std::shared_ptr<Node>(new Node(std::forward<Arguments>(arguments)...),
+                                 [](Node* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  }
+}
+
 class SyncBatchNormBackward final : public autograd::Node {
  public:
   SyncBatchNormBackward(const at::Tensor& input, Statistics by, at::Tensor count,
@@ -186,8 +198,7 @@ class SyncBatchNormBackward final : public autograd::Node {
         "SyncBatchNorm: gradients of gradients (create_graph = true) cannot pass through it. Use "
         "LibTorch's BatchNorm there.";
     if (!task_should_compute_output(0)) throw InvalidArgument(problem);
-    refused<Tensors>(Collective::AllReduce, problem, {.name = name_, .process_set = set_.get()})
-        .wait();
+    refuse(Collective::AllReduce, problem, {.name = name_, .process_set = set_.get()});
   }
 
   autograd::SavedVariable input_;
@@ -202,7 +213,7 @@ class SyncBatchNormBackward final : public autograd::Node {
 }  // namespace
 
 at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Normalization& how) {
-  const bool is_recorded = needs_gradient({input, how.weight, how.bias});
+  const bool is_recorded = autograd::compute_requires_grad(input, how.weight, how.bias);
   const at::ScalarType type = wide_type(input.scalar_type());
   const Statistics by{moments.mean.to(type), moments.variance.to(type)};
   at::Tensor output;
@@ -218,7 +229,7 @@ at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Norm
   return output;
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras
 
 namespace kolo {
 namespace {
@@ -269,7 +280,7 @@ void combine(const RunningStatistics& own, ProcessSet& set) {
   const auto options = own.mean.options().dtype(at::kDouble);
   const at::Tensor weight = own.batches.defined() ? own.batches.to(options) : at::ones({}, options);
   const std::string name = kOperation + "." + prefix_of(own);
-  const train::Moments all = train::merge(
+  const extras::Moments all = extras::merge(
       {weight, own.mean.to(at::kDouble), own.variance.to(at::kDouble)}, set, name + "statistics");
   if (all.count.item<double>() == 0.0) return;  // no rank has seen a batch
   own.mean.copy_(all.mean);
@@ -284,16 +295,16 @@ void combine(const RunningStatistics& own, ProcessSet& set) {
 
 void sync_running_statistics(const torch::nn::Module& module,
                              const RunningStatisticsOptions& options) {
-  const train::PlainArithmetic plain;
-  ProcessSet& set =
-      options.process_set != nullptr ? *options.process_set : Runtime::current().world();
+  const extras::PlainArithmetic plain;
+  ProcessSet& set = member_set(options.process_set);
   std::vector<RunningStatistics> all;
   collect_statistics(module, "", all);
   std::string names;
   for (const RunningStatistics& one : all) names += (names.empty() ? "'" : ", '") + one.name + "'";
   const std::string root = options.root ? std::to_string(*options.root) : "none";
-  train::agree(set, kOperation, kOperation,
-               {{"the list of modules with running statistics", names}, {"the root", root}}, "");
+  check_agreement(kOperation,
+                  {{"the list of modules with running statistics", names}, {"the root", root}}, {},
+                  {.name = kOperation, .process_set = &set});
   if (options.root) return copy_from(*options.root, all, set);
   for (const RunningStatistics& one : all) combine(one, set);
 }
@@ -317,8 +328,8 @@ std::int64_t smallest_count(const at::Tensor& input, const at::Tensor& count) {
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& its_options,
                                      ProcessSet* process_set)
     : NormImplBase(its_options),
-      set_(train::member_set(process_set).shared_from_this()),
-      name_(runtime::next_prefix(*set_, "sync_batch_norm")) {}
+      set_(member_set(process_set).shared_from_this()),
+      name_(set_->next_prefix("sync_batch_norm")) {}
 
 void SyncBatchNormImpl::take_over(const torch::nn::Module& replaced,
                                   const std::vector<at::Tensor>& parameters,
@@ -369,7 +380,7 @@ std::string SyncBatchNormImpl::problem_with_input(const at::Tensor& input) const
   for (const at::Tensor& own : {weight, bias, running_mean, running_var}) {
     if (!own.defined()) continue;
     const bool has_matching_type = own.scalar_type() == input.scalar_type() ||
-                                   own.scalar_type() == train::wide_type(input.scalar_type());
+                                   own.scalar_type() == extras::wide_type(input.scalar_type());
     if (has_matching_type && own.device() == input.device()) continue;
     text << "the input is " << input.scalar_type() << " on " << input.device()
          << ", the module's tensors are " << own.scalar_type() << " on " << own.device()
@@ -389,15 +400,13 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   }
   const std::string problem = problem_with_input(input);
   if (!problem.empty()) {
-    train::refused<train::Tensors>(Collective::AllGather, problem,
-                                   {.name = name_, .process_set = set_.get()})
-        .wait();
+    refuse(Collective::AllGather, problem, {.name = name_, .process_set = set_.get()});
   }
-  train::Moments moments;
+  extras::Moments moments;
   std::int64_t count = 0;
   {
-    const train::PlainArithmetic plain;
-    moments = train::merge(train::moments_of(input), *set_, name_);
+    const extras::PlainArithmetic plain;
+    moments = extras::merge(extras::moments_of(input), *set_, name_);
     count = smallest_count(input, moments.count);
   }
   if (count == 1) {
@@ -406,13 +415,13 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
                           "batches of all ranks have one together; this rank's input has shape " +
                           shape_of(input) + ". Use larger batches.");
   }
-  at::Tensor output = train::normalize(input, moments, {weight, bias, options.eps(), set_, name_});
+  at::Tensor output = extras::normalize(input, moments, {weight, bias, options.eps(), set_, name_});
   if (options.track_running_stats()) update_running_statistics(moments, count > 0);
   return output;
 }
 
-void SyncBatchNormImpl::update_running_statistics(const train::Moments& moments, bool has_values) {
-  const train::PlainArithmetic plain;
+void SyncBatchNormImpl::update_running_statistics(const extras::Moments& moments, bool has_values) {
+  const extras::PlainArithmetic plain;
   num_batches_tracked.add_(1);
   if (!has_values) return;
   const std::optional<double> momentum = options.momentum();

@@ -7,7 +7,7 @@
 
 #include "kolo/process_set.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// Means and variances of the channels of a batch, in float64: counts are exact, and rounding
 /// errors of ranks do not accumulate.
@@ -41,4 +41,4 @@ struct Normalization {
 /// under the name plus ".gradient", if the input requires a gradient.
 at::Tensor normalize(const at::Tensor& input, const Moments& moments, const Normalization& how);
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include "kolo/extras/accelerator.hpp"
 #include "kolo/kolo.hpp"
 
 namespace {

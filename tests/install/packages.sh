@@ -14,7 +14,7 @@ cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_
 cmake --build "$folder"
 rm -rf "$folder/packages" "$folder/installed"
 (cd "$folder" && cpack -G TGZ -B "$folder/packages")
-if tar -tf "$folder"/packages/*-core.tar.gz | grep -E 'include/kolo/(torch/|kolo\.hpp)'; then
+if tar -tf "$folder"/packages/*-core.tar.gz | grep -E 'include/kolo/(torch/|extras/|kolo\.hpp)'; then
   echo "the core's archive has headers that need LibTorch" >&2
   exit 1
 fi
@@ -51,4 +51,7 @@ if pkg-config --exists kolo; then
   read -r -a flags <<<"$(pkg-config --cflags --libs kolo)"
   c++ -std=c++20 "$root/tests/install/consumer/tensors.cpp" -o "$folder/tensors" "${flags[@]}"
   LD_LIBRARY_PATH="$folder/installed/lib" "$folder/tensors"
+  read -r -a flags <<<"$(pkg-config --cflags --libs kolo-extras)"
+  c++ -std=c++20 "$root/tests/install/consumer/extras.cpp" -o "$folder/extras" "${flags[@]}"
+  LD_LIBRARY_PATH="$folder/installed/lib" "$folder/extras"
 fi

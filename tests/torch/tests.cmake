@@ -10,7 +10,7 @@ if(TARGET kolo)
       torch/reduction/step_phase_test.cpp
       torch/sharding/unit_plan_test.cpp
       torch/sharding/use_order_test.cpp
-    LIBRARIES kolo nlohmann_json::nlohmann_json
+    LIBRARIES kolo_extras nlohmann_json::nlohmann_json
     ONE_THREAD)
   add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
   kolo_configure_target(bfloat16_rounding)
@@ -33,7 +33,7 @@ if(TARGET kolo)
     SOURCES
       torch/power_sgd/power_sgd_state_test.cpp
       torch/power_sgd/power_sgd_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo_extras)
   kolo_add_mpi_test(torch_test
     SOURCES
       torch/checkpoint/checkpoint_damage.cpp
@@ -108,7 +108,7 @@ if(TARGET kolo)
       torch/optimizer/rank_comparison_test.cpp
       torch/optimizer/replica_check_test.cpp
       torch/optimizer/training_grid_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo_extras)
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # Replaces LibTorch's CUDA library on the fake GPUs; only CUDA's headers are needed.
     add_library(kolo_fake_cuda STATIC
@@ -139,15 +139,15 @@ if(TARGET kolo)
         torch/cuda/fake_cuda_order_test.cpp
         torch/cuda/fake_cuda_test.cpp
         torch/cuda/fake_cuda_training_test.cpp
-      LIBRARIES kolo_fake_cuda kolo)
+      LIBRARIES kolo_fake_cuda kolo_extras)
     kolo_add_test(cuda_accelerator_test SOURCES torch/cuda/cuda_accelerator_test.cpp
-      LIBRARIES kolo_fake_cuda kolo)
+      LIBRARIES kolo_fake_cuda kolo_extras)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       # g++ wrongly reports values of LibTorch's data loaders as uninitialized.
       target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
     endif()
     kolo_add_test(cuda_codec_test
-      SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo)
+      SOURCES torch/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
   endif()
   # One rank: what is left out where no rank must be waited for, and must still convert, average and
   # wait for the program's own work.

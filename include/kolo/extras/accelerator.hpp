@@ -19,6 +19,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "kolo/agreement.hpp"
 #include "kolo/extras/batches.hpp"
 #include "kolo/extras/schedule.hpp"
 #include "kolo/shard.hpp"
@@ -60,11 +61,10 @@ class PreparedOptimizer {
 
 }  // namespace kolo
 
-namespace kolo::train {
+namespace kolo::extras {
 class AcceleratedTraining;
 class QuietOutput;
-struct Fact;
-}  // namespace kolo::train
+}  // namespace kolo::extras
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -281,23 +281,23 @@ class Accelerator {
   DistributedOptimizer& optimizer();
 
  private:
-  std::shared_ptr<train::BatchFeed> prepare_with(torch::nn::Module& model,
-                                                 PreparedOptimizer optimizer,
-                                                 std::optional<std::size_t> samples,
-                                                 const BatchOptions& batches, Schedule schedule);
-  std::shared_ptr<train::BatchFeed> evaluation_feed(std::optional<std::size_t> samples,
-                                                    const BatchOptions& options);
+  std::shared_ptr<extras::BatchFeed> prepare_with(torch::nn::Module& model,
+                                                  PreparedOptimizer optimizer,
+                                                  std::optional<std::size_t> samples,
+                                                  const BatchOptions& batches, Schedule schedule);
+  std::shared_ptr<extras::BatchFeed> evaluation_feed(std::optional<std::size_t> samples,
+                                                     const BatchOptions& options);
   void agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
-                        std::vector<train::Fact> facts, std::string problem) const;
+                        std::vector<NamedValue> values, std::string problem) const;
   void print_line(const std::string& line) const;
-  train::AcceleratedTraining& training(const char* call) const;
+  extras::AcceleratedTraining& training(const char* call) const;
 
   Options options_;
   std::shared_ptr<ProcessSet> set_;
-  std::unique_ptr<train::QuietOutput> quiet_;
+  std::unique_ptr<extras::QuietOutput> quiet_;
   c10::Device device_ = c10::kCPU;
   std::unique_ptr<torch::optim::Optimizer> owned_;
-  std::unique_ptr<train::AcceleratedTraining> training_;
+  std::unique_ptr<extras::AcceleratedTraining> training_;
 };
 
 /// A range of numbers of epochs. A loop over it may be left at any time.
@@ -311,10 +311,10 @@ class Accelerator::Epochs {
 
    private:
     friend class Epochs;
-    Iterator(train::AcceleratedTraining& training, std::int64_t epoch, std::int64_t count)
+    Iterator(extras::AcceleratedTraining& training, std::int64_t epoch, std::int64_t count)
         : training_(&training), epoch_(epoch), count_(count) {}
 
-    train::AcceleratedTraining* training_;
+    extras::AcceleratedTraining* training_;
     std::int64_t epoch_;
     std::int64_t count_;
   };
@@ -323,10 +323,10 @@ class Accelerator::Epochs {
 
  private:
   friend class Accelerator;
-  Epochs(train::AcceleratedTraining& training, std::int64_t count)
+  Epochs(extras::AcceleratedTraining& training, std::int64_t count)
       : training_(&training), count_(count) {}
 
-  train::AcceleratedTraining* training_;
+  extras::AcceleratedTraining* training_;
   std::int64_t count_;
 };
 

@@ -39,7 +39,7 @@ struct BatchOptions {
   std::vector<std::size_t> lengths{};
 };
 
-namespace train {
+namespace extras {
 
 /// The interface between a loop over batches and the Accelerator, independent of the data's type.
 class BatchFeed {
@@ -95,7 +95,7 @@ class FeedSampler final : public torch::data::samplers::Sampler<> {
   std::shared_ptr<BatchFeed> feed_;
 };
 
-}  // namespace train
+}  // namespace extras
 
 /// LibTorch data sets with indexed samples: subclasses of torch::data::datasets::Dataset, mapped
 /// ones too, but not streams.
@@ -116,7 +116,7 @@ template <IndexedDataset Dataset>
 class Batches {
  public:
   using Batch = typename Dataset::BatchType;
-  using Loader = torch::data::StatelessDataLoader<Dataset, train::FeedSampler>;
+  using Loader = torch::data::StatelessDataLoader<Dataset, extras::FeedSampler>;
 
   class Iterator {
    public:
@@ -135,7 +135,7 @@ class Batches {
 
    private:
     friend class Batches;
-    Iterator(Loader& loader, train::BatchFeed& feed)
+    Iterator(Loader& loader, extras::BatchFeed& feed)
         : inner_(loader.begin()), end_(loader.end()), feed_(&feed) {
       arrive();
     }
@@ -143,12 +143,12 @@ class Batches {
       has_ended_ = inner_ == end_;
       if (has_ended_) return feed_->end_loop();
       feed_->take();
-      train::move_to(feed_->device(), *inner_);
+      extras::move_to(feed_->device(), *inner_);
     }
 
     mutable torch::data::Iterator<Batch> inner_;
     torch::data::Iterator<Batch> end_;
-    train::BatchFeed* feed_;
+    extras::BatchFeed* feed_;
     bool has_ended_ = false;
   };
 
@@ -156,7 +156,7 @@ class Batches {
   Iterator begin() {
     loader_.reset();  // drops the batches that an unfinished loop has prefetched
     feed_->begin_loop();
-    loader_ = std::make_unique<Loader>(dataset_, train::FeedSampler(feed_),
+    loader_ = std::make_unique<Loader>(dataset_, extras::FeedSampler(feed_),
                                        torch::data::DataLoaderOptions(1).workers(workers_));
     return Iterator(*loader_, *feed_);
   }
@@ -170,11 +170,11 @@ class Batches {
 
  private:
   friend class Accelerator;
-  Batches(Dataset dataset, std::shared_ptr<train::BatchFeed> feed, std::size_t workers)
+  Batches(Dataset dataset, std::shared_ptr<extras::BatchFeed> feed, std::size_t workers)
       : dataset_(std::move(dataset)), feed_(std::move(feed)), workers_(workers) {}
 
   Dataset dataset_;
-  std::shared_ptr<train::BatchFeed> feed_;
+  std::shared_ptr<extras::BatchFeed> feed_;
   std::size_t workers_;
   std::unique_ptr<Loader> loader_;
 };

@@ -31,10 +31,10 @@ at::Generator sample_generator(std::uint64_t seed, std::int64_t epoch, std::size
 
 }  // namespace kolo
 
-namespace kolo::train {
+namespace kolo::extras {
 struct EpochOrder;
 class SampleSequence;
-}  // namespace kolo::train
+}  // namespace kolo::extras
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -164,10 +164,10 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   ProcessSet& process_set() const { return *set_; }
 
  private:
-  DistributedSampler(const train::EpochOrder& order, const Options& options);
+  DistributedSampler(const extras::EpochOrder& order, const Options& options);
 
   std::shared_ptr<ProcessSet> set_;
-  std::shared_ptr<train::SampleSequence> sequence_;
+  std::shared_ptr<extras::SampleSequence> sequence_;
 };
 
 }  // namespace kolo

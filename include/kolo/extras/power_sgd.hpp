@@ -6,7 +6,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/torch/bucket_hook.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 class PowerSgdReducer;
 }
 
@@ -63,7 +63,7 @@ class PowerSgd {
   BucketHook hook() const;
 
  private:
-  std::shared_ptr<train::PowerSgdReducer> reducer_;
+  std::shared_ptr<extras::PowerSgdReducer> reducer_;
 };
 
 }  // namespace kolo

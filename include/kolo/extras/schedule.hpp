@@ -10,7 +10,7 @@ namespace torch::optim {
 class LRScheduler;
 class ReduceLROnPlateauScheduler;
 }  // namespace torch::optim
-namespace kolo::train {
+namespace kolo::extras {
 class RateSource;
 }
 
@@ -48,10 +48,10 @@ class Schedule {
   Schedule(torch::optim::ReduceLROnPlateauScheduler& scheduler);  // NOLINT(google-explicit-*)
 
   /// For the Accelerator.
-  const std::shared_ptr<train::RateSource>& source() const { return source_; }
+  const std::shared_ptr<extras::RateSource>& source() const { return source_; }
 
  private:
-  std::shared_ptr<train::RateSource> source_;
+  std::shared_ptr<extras::RateSource> source_;
 };
 
 }  // namespace kolo

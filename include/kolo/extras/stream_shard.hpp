@@ -7,7 +7,7 @@
 
 #include "kolo/process_set.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 class StreamPosition;
 }
 
@@ -76,7 +76,7 @@ class StreamShard {
   void set_state(const std::string& state);
 
  private:
-  std::shared_ptr<train::StreamPosition> position_;
+  std::shared_ptr<extras::StreamPosition> position_;
 };
 
 }  // namespace kolo

@@ -10,7 +10,7 @@
 
 #include "kolo/process_set.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 struct Moments;
 }
 
@@ -78,7 +78,7 @@ class SyncBatchNormImpl
   void take_over(const torch::nn::Module& replaced, const std::vector<at::Tensor>& parameters,
                  const std::vector<at::Tensor>& buffers);
   std::string problem_with_input(const at::Tensor& input) const;
-  void update_running_statistics(const train::Moments& moments, bool has_values);
+  void update_running_statistics(const extras::Moments& moments, bool has_values);
 
   std::shared_ptr<ProcessSet> set_;
   std::string name_;  // of its operations

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kolo/collectives.hpp"
+
 namespace torch::nn {
 class Module;
 }
@@ -51,6 +53,13 @@ struct Loaded {
   /// parameters that are in no group of the optimizer, such as "optimizer.exp_avg.fc.weight".
   std::vector<std::string> unused{};
 };
+
+/// Whether `path` is a file, or a folder that is or has a checkpoint of DistributedOptimizer::save.
+/// Collective and blocking: all ranks get the same answer, so that a program can decide by it
+/// whether to load or to begin anew.
+/// @return whether any rank of the set sees one; load() then says which ranks do not
+/// @throws the errors of all collectives
+bool has_checkpoint(const std::filesystem::path& path, const OperationOptions& options = {});
 
 /// Sets the parameters and buffers of a module to those of a checkpoint, without an optimizer: for
 /// inference and evaluation, or before the module is wrapped. Needs no Runtime and no MPI, and is

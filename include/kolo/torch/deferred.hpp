@@ -60,5 +60,9 @@ auto deferred(Args&&... args) {
   }
 }
 
+/// Whether kolo::deferred constructed the model and no optimizer over it has been wrapped: its
+/// parameters do not have their values yet. The same on all ranks. Not collective.
+bool is_deferred(const torch::nn::Module& model);
+
 }  // namespace kolo
 #pragma GCC visibility pop

@@ -21,7 +21,6 @@
 #include "kolo/torch/training_report.hpp"
 
 namespace kolo::train {
-class AcceleratedTraining;
 class TrainingEngine;
 }  // namespace kolo::train
 
@@ -122,6 +121,13 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// model's zero_grad(), the next backward() does the same.
   /// @param set_to_none undefine gradients instead of zeroing them
   void zero_grad(bool set_to_none = true);
+
+  /// Whether gradients have arrived on this rank, outside no_sync(), since the last step() or
+  /// zero_grad(). With zero_grads(), it shows a wrapper of training what the program has called
+  /// itself. Not collective.
+  bool has_gradients() const;
+  /// How often zero_grad() was called. Not collective.
+  std::uint64_t zero_grads() const;
 
   /// Reduces the gradients unless synchronize() has done so, then steps the wrapped optimizer.
   /// Blocks until the gradients are reduced, even if there were fewer than backward_passes_per_step
@@ -352,8 +358,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
                        const NamedParameters& buffers, Options options, const std::string& problem);
 
   torch::optim::Optimizer& wrapped_;
-  friend class GradScaler;                  // acts between backward() and step()
-  friend class train::AcceleratedTraining;  // the program may drop the gradients of its passes
+  friend class GradScaler;  // acts between backward() and step()
   std::unique_ptr<torch::optim::Optimizer> owned_;
   std::unique_ptr<train::TrainingEngine> engine_;
 };

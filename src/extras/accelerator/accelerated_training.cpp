@@ -1,7 +1,7 @@
 #include "extras/accelerator/accelerated_training.hpp"
 
 #include <algorithm>
-#include <system_error>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -12,19 +12,15 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/cuda.h>
 
-#include "checkpoint/checkpoint.hpp"
-#include "checkpoint/ranks.hpp"
-#include "checkpoint/untrusted_text.hpp"
+#include "extras/data/saved_state.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/deferred.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "runtime/api/collectives.hpp"
-#include "train/optimizer/distributed_optimizer.hpp"
-#include "train/tensors/agreement.hpp"
-#include "train/tensors/deferred.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 c10::Device choose_device() {
   const auto devices = static_cast<int>(torch::cuda::device_count());
@@ -69,12 +65,9 @@ bool AccumulatedGradients::are_lost() const {
 
 namespace {
 
-/// Broadcasts parameters, except deferred ones, which get their values when they are wrapped.
+/// Broadcasts parameters, unless they are deferred: those get their values when they are wrapped.
 torch::nn::Module& start_alike(torch::nn::Module& model, ProcessSet& set) {
-  for (const at::Tensor& parameter : model.parameters()) {
-    if (is_constructed(parameter)) return model;
-  }
-  broadcast_parameters(model, set.ranks().front(), &set);
+  if (!is_deferred(model)) broadcast_parameters(model, set.ranks().front(), &set);
   return model;
 }
 
@@ -98,7 +91,7 @@ AcceleratedTraining::AcceleratedTraining(torch::nn::Module& model,
                                          const AcceleratorOptions& options,
                                          std::shared_ptr<TrainingFeed> feed,
                                          std::shared_ptr<CurrentBatch> current)
-    : set_(runtime::chosen(options.optimizer.process_set)),
+    : set_(member_set(options.optimizer.process_set)),
       options_(options),
       device_(device_of(model)),
       optimizer_(optimizer, start_alike(model, set_), optimizer_options(options)),
@@ -170,7 +163,7 @@ void AcceleratedTraining::require_usable_gradients() const {
 }
 
 void AcceleratedTraining::require_own_backward(const char* call) const {
-  if (accumulation_.has_run_backward || !optimizer_.engine_->has_arrivals()) return;
+  if (accumulation_.has_run_backward || !optimizer_.has_gradients()) return;
   throw InvalidArgument(std::string("Accelerator: ") + call +
                         " after loss.backward(), whose gradients are neither weighted by samples "
                         "nor dropped after the step. Call accelerator.backward(loss) instead.");
@@ -179,8 +172,8 @@ void AcceleratedTraining::require_own_backward(const char* call) const {
 /// Whether the program has called zero_grad() of the optimizer instead of step(). With a feed, each
 /// pass has its weight in the mean of its step, so only a step's first pass can be repeated.
 bool AcceleratedTraining::has_skipped_step() const {
-  const bool has_discarded = accumulation_.discards != optimizer_.engine_->discards();
-  return accumulation_.has_run_backward && has_discarded &&
+  const bool has_dropped = accumulation_.zero_grads != optimizer_.zero_grads();
+  return accumulation_.has_run_backward && has_dropped &&
          (feed_ == nullptr || accumulation_.passes_done == 0);
 }
 
@@ -199,7 +192,7 @@ void AcceleratedTraining::run_pass(const Backward& backward) {
     accumulation_.gradients.remember(optimizer_.param_groups());
   }
   accumulation_.has_run_backward = true;  // not reached if backward() throws
-  accumulation_.discards = optimizer_.engine_->discards();
+  accumulation_.zero_grads = optimizer_.zero_grads();
 }
 
 void AcceleratedTraining::backward(const at::Tensor& loss) {
@@ -284,7 +277,8 @@ at::Tensor AcceleratedTraining::gather_for_metrics(const at::Tensor& tensor) {
               " samples on this rank, and the tensor " +
               (tensor.dim() == 0 ? "no rows" : std::to_string(tensor.size(0)) + " rows");
   }
-  agree(set_, name + ".rows", "Accelerator: gather_for_metrics()", {}, problem);
+  check_agreement("Accelerator: gather_for_metrics()", {}, problem,
+                  {.name = name + ".rows", .process_set = &set_});
   const at::Tensor rows =
       kolo::allgather(tensor.detach().narrow(0, 0, static_cast<std::int64_t>((*current_)->own)),
                       {.name = name, .process_set = &set_});
@@ -329,7 +323,8 @@ void AcceleratedTraining::save_state(const std::filesystem::path& folder, SaveOp
   } else if (options.extras.contains(kState)) {
     problem = std::string("SaveOptions::extras has '") + kState + "'. Choose another name";
   }
-  agree(set_, set_.next_name("save_state"), "Accelerator: save_state()", {}, problem);
+  check_agreement("Accelerator: save_state()", {}, problem,
+                  {.name = set_.next_name("save_state"), .process_set = &set_});
   if (scaler_.is_enabled()) options.scaler = &scaler_;
   nlohmann::json state{{"schedule", rates_->state()}};
   if (feed_ != nullptr) state["data"] = feed_->state();
@@ -339,50 +334,36 @@ void AcceleratedTraining::save_state(const std::filesystem::path& folder, SaveOp
 
 std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::path& path) {
   const std::string name = set_.next_name("load_state");
-  if (!has_checkpoint(path, name + ".find")) return std::nullopt;
+  if (!has_checkpoint(path, {.name = name + ".find", .process_set = &set_})) return std::nullopt;
   drop_gradients();
   Loaded loaded = optimizer_.load(path, {.scaler = scaler_.is_enabled() ? &scaler_ : nullptr});
-  const std::string what = "loading the state of an Accelerator from " + loaded.path.string();
-  const checkpoints::Ranks ranks({.name = name, .process_set = &set_});
-  ranks.run(".restore", what, [&] {
-    const auto state = loaded.extras.find(kState);
-    if (state == loaded.extras.end()) {
-      throw InvalidArgument("save_state() has not made it. Load it with optimizer().load()");
-    }
-    restore(state->second);
-  });
-  loaded.extras.erase(kState);
+  const auto state = loaded.extras.extract(kState);
+  const std::string problem = state.empty()
+                                  ? "save_state() has not made it. Load it with optimizer().load()"
+                                  : restore(state.mapped());
+  check_agreement("loading the state of an Accelerator from " + loaded.path.string(), {}, problem,
+                  {.name = name + ".restore", .process_set = &set_});
   steps_ = loaded.steps;
   return loaded;
 }
 
-/// Whether any rank sees a checkpoint. If only some do, load() throws a better error.
-bool AcceleratedTraining::has_checkpoint(const std::filesystem::path& path,
-                                         const std::string& name) {
-  const checkpoints::Ranks ranks({.name = name, .process_set = &set_});
-  const std::vector<std::string> found = ranks.run("", "looking for checkpoints", [&] {
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) return std::string();
-    const bool is_one =
-        !std::filesystem::is_directory(path, error) || checkpoints::has_checkpoint(path);
-    return std::string(is_one ? "yes" : "");
-  });
-  return std::ranges::any_of(found, [](const std::string& each) { return !each.empty(); });
-}
-
-void AcceleratedTraining::restore(const std::string& text) {
+/// Returns the problem with a saved state; empty if there was none.
+std::string AcceleratedTraining::restore(const std::string& text) {
   try {
-    const nlohmann::json state = checkpoints::parse_json(text);
+    const nlohmann::json state = parse_state(text);
     if (state.contains("data") != (feed_ != nullptr)) {
-      throw InvalidArgument(std::string("it has ") + (feed_ == nullptr ? "a" : "no") +
-                            " position in training data, unlike the program. Call the same "
-                            "prepare() as the program that saved it");
+      return std::string("it has ") + (feed_ == nullptr ? "a" : "no") +
+             " position in training data, unlike the program. Call the same prepare() as the "
+             "program that saved it";
     }
     if (feed_ != nullptr) feed_->restore(state.at("data"));
     rates_->restore(state.at("schedule"));
-  } catch (const nlohmann::json::exception& error) {
-    throw InvalidArgument("its state is damaged: " + checkpoints::printable(error.what()));
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return "its state is damaged: " + escaped(error.what());
   }
+  return {};
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -17,7 +17,7 @@
 #include "extras/accelerator/training_feed.hpp"
 #include "kolo/extras/accelerator.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// The device of this rank: the thread's current CUDA device, or the CPU if there is none. If the
 /// node has several ranks, makes the local rank's device current first.
@@ -89,8 +89,7 @@ class AcceleratedTraining {
   void drop_gradients();
   void end_pass();
   at::Tensor in_order(const at::Tensor& rows) const;
-  bool has_checkpoint(const std::filesystem::path& path, const std::string& name);
-  void restore(const std::string& state);
+  std::string restore(const std::string& state);
 
   /// The step under way: the passes since the last step.
   struct Accumulation {
@@ -98,7 +97,7 @@ class AcceleratedTraining {
     int passes_done = 0;                         // ended by step()
     bool is_unscaled = false;
     bool has_run_backward = false;     // in this pass
-    std::uint64_t discards = 0;        // the optimizer's count, after this backward()
+    std::uint64_t zero_grads = 0;      // the optimizer's count, after this backward()
     AccumulatedGradients gradients{};  // accumulated by earlier passes
   };
 
@@ -118,4 +117,4 @@ class AcceleratedTraining {
   TrainingProgress progress_;
 };
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

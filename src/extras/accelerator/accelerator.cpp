@@ -12,13 +12,9 @@
 #include "kolo/error.hpp"
 #include "kolo/extras/distributed_sampler.hpp"
 #include "kolo/runtime.hpp"
-#include "runtime/api/collectives.hpp"
-#include "train/tensors/agreement.hpp"
 
 namespace kolo {
 namespace {
-
-using train::Fact;
 
 std::string_view name_of(Precision precision) {
   switch (precision) {
@@ -52,14 +48,14 @@ std::string problem_with(const AcceleratorOptions& options) {
 
 Accelerator::Accelerator(Options options) : options_(std::move(options)) {
   if (!Runtime::has_current()) init();
-  set_ = runtime::chosen(options_.optimizer.process_set).shared_from_this();
-  if (options_.quiet_ranks && set_->rank() != 0) quiet_ = std::make_unique<train::QuietOutput>();
-  device_ = train::choose_device();
+  set_ = member_set(options_.optimizer.process_set).shared_from_this();
+  if (options_.quiet_ranks && set_->rank() != 0) quiet_ = std::make_unique<extras::QuietOutput>();
+  device_ = extras::choose_device();
 }
 
 Accelerator::~Accelerator() = default;
 
-train::AcceleratedTraining& Accelerator::training(const char* call) const {
+extras::AcceleratedTraining& Accelerator::training(const char* call) const {
   if (training_ == nullptr) {
     throw InvalidArgument(std::string("Accelerator: ") + call +
                           " before prepare(). Call prepare(model, optimizer, data, …) first.");
@@ -70,15 +66,15 @@ train::AcceleratedTraining& Accelerator::training(const char* call) const {
 void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
                           Schedule schedule) {
   agree_on_prepare(optimizer, schedule, {}, {});
-  training_ = std::make_unique<train::AcceleratedTraining>(model, *optimizer.optimizer_, schedule,
-                                                           options_, nullptr,
-                                                           std::make_shared<train::CurrentBatch>());
+  training_ = std::make_unique<extras::AcceleratedTraining>(
+      model, *optimizer.optimizer_, schedule, options_, nullptr,
+      std::make_shared<extras::CurrentBatch>());
   owned_ = std::move(optimizer.owned_);
 }
 
 void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
                           std::reference_wrapper<const Accelerator> other, Schedule schedule) {
-  const train::AcceleratedTraining& shared =
+  const extras::AcceleratedTraining& shared =
       other.get().training("prepare() of another Accelerator");
   std::string problem;
   if (options_.gradient_accumulation_steps != 1 ||
@@ -88,30 +84,30 @@ void Accelerator::prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
         "which they take a step. Leave it 1 in all of them";
   }
   agree_on_prepare(optimizer, schedule, {}, problem);
-  training_ = std::make_unique<train::AcceleratedTraining>(
+  training_ = std::make_unique<extras::AcceleratedTraining>(
       model, *optimizer.optimizer_, schedule, options_, nullptr, shared.current_batch());
   owned_ = std::move(optimizer.owned_);
 }
 
-std::shared_ptr<train::BatchFeed> Accelerator::prepare_with(torch::nn::Module& model,
-                                                            PreparedOptimizer optimizer,
-                                                            std::optional<std::size_t> samples,
-                                                            const BatchOptions& batches,
-                                                            Schedule schedule) {
-  train::BatchPlan plan = plan_batches(samples, batches, train::Purpose::Training, *set_);
-  agree_on_prepare(optimizer, schedule, std::move(plan.facts), std::move(plan.problem));
-  auto current = std::make_shared<train::CurrentBatch>();
-  auto feed = std::make_shared<train::TrainingFeed>(
+std::shared_ptr<extras::BatchFeed> Accelerator::prepare_with(torch::nn::Module& model,
+                                                             PreparedOptimizer optimizer,
+                                                             std::optional<std::size_t> samples,
+                                                             const BatchOptions& batches,
+                                                             Schedule schedule) {
+  extras::BatchPlan plan = plan_batches(samples, batches, extras::Purpose::Training, *set_);
+  agree_on_prepare(optimizer, schedule, std::move(plan.values), std::move(plan.problem));
+  auto current = std::make_shared<extras::CurrentBatch>();
+  auto feed = std::make_shared<extras::TrainingFeed>(
       std::move(plan.order), batches.seed, std::move(plan.shares),
-      options_.gradient_accumulation_steps, current, train::device_of(model));
-  training_ = std::make_unique<train::AcceleratedTraining>(model, *optimizer.optimizer_, schedule,
-                                                           options_, feed, current);
+      options_.gradient_accumulation_steps, current, extras::device_of(model));
+  training_ = std::make_unique<extras::AcceleratedTraining>(model, *optimizer.optimizer_, schedule,
+                                                            options_, feed, current);
   owned_ = std::move(optimizer.owned_);
   return feed;
 }
 
 void Accelerator::agree_on_prepare(const PreparedOptimizer& optimizer, const Schedule& schedule,
-                                   std::vector<Fact> facts, std::string problem) const {
+                                   std::vector<NamedValue> values, std::string problem) const {
   if (training_ != nullptr) {
     problem = "it has prepared a model already. Make another Accelerator";
   } else if (optimizer.optimizer_ == nullptr) {
@@ -119,22 +115,23 @@ void Accelerator::agree_on_prepare(const PreparedOptimizer& optimizer, const Sch
   } else if (problem.empty()) {
     problem = problem_with(options_);
   }
-  facts.push_back(
+  values.push_back(
       {"gradient_accumulation_steps", std::to_string(options_.gradient_accumulation_steps)});
-  facts.push_back({"mixed_precision", std::string(name_of(options_.mixed_precision))});
-  facts.push_back({"the schedule", schedule.source()->kind()});
-  train::agree(*set_, set_->next_name("accelerator"), "Accelerator: prepare()", facts, problem);
+  values.push_back({"mixed_precision", std::string(name_of(options_.mixed_precision))});
+  values.push_back({"the schedule", schedule.source()->kind()});
+  check_agreement("Accelerator: prepare()", values, problem,
+                  {.name = set_->next_name("accelerator"), .process_set = set_.get()});
 }
 
-std::shared_ptr<train::BatchFeed> Accelerator::evaluation_feed(std::optional<std::size_t> samples,
-                                                               const BatchOptions& options) {
-  const train::AcceleratedTraining& training = this->training("batches()");
-  train::BatchPlan plan = plan_batches(samples, options, train::Purpose::Evaluation, *set_);
-  train::agree(*set_, set_->next_name("accelerator"), "Accelerator: batches()", plan.facts,
-               plan.problem);
-  return std::make_shared<train::EvaluationFeed>(std::move(plan.order), options.seed,
-                                                 std::move(plan.shares), training.current_batch(),
-                                                 training.device());
+std::shared_ptr<extras::BatchFeed> Accelerator::evaluation_feed(std::optional<std::size_t> samples,
+                                                                const BatchOptions& options) {
+  const extras::AcceleratedTraining& training = this->training("batches()");
+  extras::BatchPlan plan = plan_batches(samples, options, extras::Purpose::Evaluation, *set_);
+  check_agreement("Accelerator: batches()", plan.values, plan.problem,
+                  {.name = set_->next_name("accelerator"), .process_set = set_.get()});
+  return std::make_shared<extras::EvaluationFeed>(std::move(plan.order), options.seed,
+                                                  std::move(plan.shares), training.current_batch(),
+                                                  training.device());
 }
 
 Accelerator::Epochs Accelerator::epochs(std::int64_t count) {
@@ -156,7 +153,7 @@ std::int64_t Accelerator::epoch() const { return training("epoch()").feed("epoch
 
 at::Generator Accelerator::sample_generator(std::size_t index) const {
   constexpr const char* kCall = "sample_generator()";
-  const train::TrainingFeed& feed = training(kCall).feed(kCall);
+  const extras::TrainingFeed& feed = training(kCall).feed(kCall);
   return kolo::sample_generator(feed.seed(), feed.loop_epoch(), index);
 }
 
@@ -165,7 +162,7 @@ Autocast Accelerator::autocast() const { return training("autocast()").autocast(
 void Accelerator::backward(const at::Tensor& loss) { training("backward()").backward(loss); }
 
 at::Tensor Accelerator::backward(const std::function<at::Tensor()>& loss) {
-  train::AcceleratedTraining& training = this->training("backward()");
+  extras::AcceleratedTraining& training = this->training("backward()");
   at::Tensor value;
   {
     const Autocast autocast = training.autocast();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace kolo::train {
+namespace kolo::extras {
 namespace {
 
 /// The indices of one rank's samples in a batch.
@@ -112,15 +112,15 @@ BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOpt
   const std::size_t batch_size = std::min(options.batch_size, samples.value_or(0));
   BatchPlan plan{.shares = {batch_size, options.drop_last, distribution, set.rank(), set.size()},
                  .problem = problem_with(samples, options, purpose, set),
-                 .facts = {{"the number of samples", std::to_string(samples.value_or(0))},
-                           {"batch_size", std::to_string(options.batch_size)},
-                           {"seed", std::to_string(options.seed)},
-                           {"drop_last", options.drop_last ? "true" : "false"}}};
+                 .values = {{"the number of samples", std::to_string(samples.value_or(0))},
+                            {"batch_size", std::to_string(options.batch_size)},
+                            {"seed", std::to_string(options.seed)},
+                            {"drop_last", options.drop_last ? "true" : "false"}}};
   if (plan.problem.empty()) {
     plan.order = order_of(*samples, options, purpose);
-    plan.facts.push_back({"the order of samples", plan.order.name});
+    plan.values.push_back({"the order of samples", plan.order.name});
   }
   return plan;
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -8,11 +8,11 @@
 
 #include "extras/data/epoch_order.hpp"
 #include "extras/data/sample_sequence.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/extras/batches.hpp"
 #include "kolo/process_set.hpp"
-#include "train/tensors/agreement.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// Which samples of a batch a rank gets: a contiguous range, or every Nth on N ranks.
 enum class Distribution : bool { Contiguous, RoundRobin };
@@ -81,13 +81,13 @@ enum class Purpose : bool { Training, Evaluation };
 /// How the samples of a data set become batches.
 struct BatchPlan {
   BatchShares shares;
-  std::string problem;      ///< an error text about options or data; empty if there is none
-  std::vector<Fact> facts;  ///< values that must be equal on all ranks
-  EpochOrder order{};       ///< only if there is no problem
+  std::string problem;             ///< with options or data; empty if there is none
+  std::vector<NamedValue> values;  ///< that must be equal on all ranks
+  EpochOrder order{};              ///< only if there is no problem
 };
 
 /// @param samples of the data set, if it has a size
 BatchPlan plan_batches(const std::optional<std::size_t>& samples, const BatchOptions& options,
                        Purpose purpose, const ProcessSet& set);
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

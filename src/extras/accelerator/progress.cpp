@@ -13,7 +13,7 @@
 
 #include "kolo/extras/progress_bar.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 void TrainingProgress::begin(std::int64_t steps, std::size_t samples_per_step) {
   bar_.emplace(std::cout, /*on_terminal=*/true, static_cast<int>(steps),
@@ -63,7 +63,7 @@ QuietOutput::~QuietOutput() {
   output = -1;
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras
 
 namespace kolo {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "kolo/extras/progress_bar.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// The progress bar of an Accelerator's epochs.
 class TrainingProgress {
@@ -38,4 +38,4 @@ class QuietOutput {
   QuietOutput& operator=(const QuietOutput&) = delete;
 };
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -6,13 +6,13 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
-#include "checkpoint/untrusted_text.hpp"
+#include "extras/data/saved_state.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/schedule.hpp"
 
 namespace kolo {
 
-namespace train {
+namespace extras {
 
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
@@ -34,7 +34,7 @@ void RateSource::follow_metric(float /*metric*/) {
 void RateSource::restore(const nlohmann::json& state) {
   const std::string saved = state.at("kind").get<std::string>();
   if (saved != kind()) {
-    throw InvalidArgument("it was saved with the schedule '" + checkpoints::printable(saved) +
+    throw InvalidArgument("it was saved with the schedule '" + escaped(saved) +
                           "', and the program has '" + kind() +
                           "'. Prepare the same kind of schedule.");
   }
@@ -174,17 +174,17 @@ class PlateauRates final : public ReplayedRates {
 };
 
 }  // namespace
-}  // namespace train
+}  // namespace extras
 
-Schedule::Schedule() : source_(std::make_shared<train::ConstantRates>()) {}
+Schedule::Schedule() : source_(std::make_shared<extras::ConstantRates>()) {}
 
 Schedule::Schedule(std::function<double(std::int64_t step)> factor)
-    : source_(std::make_shared<train::FactorRates>(std::move(factor))) {}
+    : source_(std::make_shared<extras::FactorRates>(std::move(factor))) {}
 
 Schedule::Schedule(torch::optim::LRScheduler& scheduler)
-    : source_(std::make_shared<train::SteppedRates>(scheduler)) {}
+    : source_(std::make_shared<extras::SteppedRates>(scheduler)) {}
 
 Schedule::Schedule(torch::optim::ReduceLROnPlateauScheduler& scheduler)
-    : source_(std::make_shared<train::PlateauRates>(scheduler)) {}
+    : source_(std::make_shared<extras::PlateauRates>(scheduler)) {}
 
 }  // namespace kolo

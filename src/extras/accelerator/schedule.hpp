@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/optimizer.h>
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// Changes the learning rates of an optimizer. See Schedule.
 class RateSource {
@@ -37,4 +37,4 @@ class RateSource {
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -6,7 +6,7 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 TrainingFeed::TrainingFeed(EpochOrder order, std::uint64_t seed, BatchShares shares, int passes,
                            std::shared_ptr<CurrentBatch> current, c10::Device device)
@@ -125,4 +125,4 @@ void TrainingFeed::restore(const nlohmann::json& state) {
   leave_batch();
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -12,7 +12,7 @@
 #include "extras/accelerator/batch_plan.hpp"
 #include "kolo/extras/batches.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
 /// Batches for evaluation. Stateless: every loop gets the same batches.
 class EvaluationFeed final : public BatchFeed {
@@ -106,4 +106,4 @@ class TrainingFeed final : public BatchFeed {
   std::size_t step_samples_ = 0;  // samples in these passes
 };
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -5,23 +5,21 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/serialize/archive.h>
 
-#include "base/random.hpp"
 #include "extras/data/epoch_order.hpp"
 #include "extras/data/sample_sequence.hpp"
 #include "kolo/error.hpp"
-#include "train/tensors/tensor_collectives.hpp"
 
 namespace kolo {
 
 at::Generator sample_generator(std::uint64_t seed, std::int64_t epoch, std::size_t index) {
-  std::uint64_t mixed = next_random(seed) ^ static_cast<std::uint64_t>(epoch);
-  mixed = next_random(mixed) ^ index;
-  return at::make_generator<at::CPUGeneratorImpl>(next_random(mixed));
+  std::uint64_t mixed = extras::next_random(seed) ^ static_cast<std::uint64_t>(epoch);
+  mixed = extras::next_random(mixed) ^ index;
+  return at::make_generator<at::CPUGeneratorImpl>(extras::next_random(mixed));
 }
 
 namespace {
 
-DistributedSampler::Batch to_batch(const train::SampleSequence::Batch& batch) {
+DistributedSampler::Batch to_batch(const extras::SampleSequence::Batch& batch) {
   return {.samples = batch.samples, .padding = batch.padding};
 }
 
@@ -39,16 +37,16 @@ void require_samples(std::size_t samples, bool drop_last, const ProcessSet& set)
 
 }  // namespace
 
-DistributedSampler::DistributedSampler(const train::EpochOrder& order, const Options& options)
-    : set_(train::member_set(options.process_set).shared_from_this()),
-      sequence_(std::make_shared<train::SampleSequence>(order, options.seed, options.drop_last,
-                                                        set_->rank(), set_->size())) {
+DistributedSampler::DistributedSampler(const extras::EpochOrder& order, const Options& options)
+    : set_(member_set(options.process_set).shared_from_this()),
+      sequence_(std::make_shared<extras::SampleSequence>(order, options.seed, options.drop_last,
+                                                         set_->rank(), set_->size())) {
   require_samples(order.samples, options.drop_last, *set_);
 }
 
 DistributedSampler::DistributedSampler(std::size_t size, const Options& options)
-    : DistributedSampler(options.shuffle ? train::shuffled(size) : train::by_index(size), options) {
-}
+    : DistributedSampler(options.shuffle ? extras::shuffled(size) : extras::by_index(size),
+                         options) {}
 
 DistributedSampler DistributedSampler::weighted(const std::vector<double>& weights,
                                                 std::size_t samples, const Options& options) {
@@ -56,12 +54,12 @@ DistributedSampler DistributedSampler::weighted(const std::vector<double>& weigh
     throw InvalidArgument(
         "DistributedSampler::weighted draws at random, and shuffle is false. Leave it true.");
   }
-  return {train::weighted(weights, samples), options};
+  return {extras::weighted(weights, samples), options};
 }
 
 DistributedSampler DistributedSampler::grouped(const std::vector<std::size_t>& lengths,
                                                std::size_t step_samples, const Options& options) {
-  return {train::grouped(lengths, step_samples, options.shuffle), options};
+  return {extras::grouped(lengths, step_samples, options.shuffle), options};
 }
 
 void DistributedSampler::reset(std::optional<std::size_t> new_size) {

@@ -9,10 +9,9 @@
 #include <span>
 #include <utility>
 
-#include "base/random.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 namespace {
 
 class Random {
@@ -163,4 +162,4 @@ EpochOrder grouped(const std::vector<std::size_t>& lengths, std::size_t step_sam
   return {name + fingerprint(lengths), lengths.size(), group};
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

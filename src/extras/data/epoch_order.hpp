@@ -6,7 +6,17 @@
 #include <string>
 #include <vector>
 
-namespace kolo::train {
+namespace kolo::extras {
+
+/// Changes `state` and returns a number. SplitMix64 (Steele et al., 2014): the same state gives the
+/// same numbers on every machine.
+constexpr std::uint64_t next_random(std::uint64_t& state) {
+  state += 0x9E3779B97F4A7C15;
+  std::uint64_t mixed = state;
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
+  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
+  return mixed ^ mixed >> 31;
+}
 
 /// The order of the samples of every epoch, as indices into the data set. It depends only on seed
 /// and epoch, with the same result on every machine: nothing here uses the generators, shuffles or
@@ -34,4 +44,4 @@ EpochOrder weighted(const std::vector<double>& weights, std::size_t samples);
 /// first; the last group may be smaller. Not shuffled: by length, longest first.
 EpochOrder grouped(const std::vector<std::size_t>& lengths, std::size_t step_samples, bool shuffle);
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -5,10 +5,9 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/tensor.h>
 
+#include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "train/tensors/agreement.hpp"
-#include "train/tensors/tensor_collectives.hpp"
 
 namespace kolo {
 namespace {
@@ -52,10 +51,11 @@ std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensor
   ProcessSet& set = sampler.process_set();
   const std::string name = set.next_name(kGatherForMetrics);
   const auto batch = sampler.last_batch();
-  train::agree(set, name + ".batch", kGatherForMetrics,
-               {{"the sampler's position", sampler.state()},
-                {"the number of tensors", std::to_string(tensors.size())}},
-               problem_with_rows(tensors, batch));
+  check_agreement(kGatherForMetrics,
+                  {{"the sampler's position", sampler.state()},
+                   {"the number of tensors", std::to_string(tensors.size())}},
+                  problem_with_rows(tensors, batch),
+                  {.name = name + ".batch", .process_set = &set});
   std::vector<at::Tensor> gathered;
   if (tensors.empty()) return gathered;
   const at::NoGradGuard no_grad;
@@ -77,15 +77,15 @@ at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler
 
 at::Tensor pad_across_ranks(const at::Tensor& tensor, const at::Scalar& value,
                             ProcessSet* process_set) {
-  ProcessSet& set = train::member_set(process_set);
+  ProcessSet& set = member_set(process_set);
   const std::string name = set.next_name("pad_across_ranks");
   std::string problem;
   if (!tensor.defined() || tensor.dim() == 0) {
     problem = "the tensor is undefined or a scalar. Give one with a row for each sample.";
   }
   const std::int64_t dimensions = tensor.defined() ? tensor.dim() : 0;
-  train::agree(set, name + ".dimensions", "pad_across_ranks",
-               {{"the number of dimensions", std::to_string(dimensions)}}, problem);
+  check_agreement("pad_across_ranks", {{"the number of dimensions", std::to_string(dimensions)}},
+                  problem, {.name = name + ".dimensions", .process_set = &set});
   at::Tensor largest = at::tensor(tensor.sizes(), at::kLong);
   allreduce_(largest, {.op = ReduceOp::Max, .name = name, .process_set = &set});
   std::vector<std::int64_t> padding;  // before and after, from the last dimension on

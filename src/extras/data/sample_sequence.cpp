@@ -2,42 +2,36 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
+#include <functional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/untrusted_text.hpp"
+#include "extras/data/saved_state.hpp"
 #include "kolo/error.hpp"
 
-namespace kolo::train {
+namespace kolo::extras {
 
+namespace {
+
+/// Parses the text of a state and passes its object to `read`, which reads the fields with at().
+/// Throws InvalidArgument, with a text that begins with `what`, if it is damaged, or `read` throws.
 void read_state(const std::string& what, const std::string& text,
                 const std::function<void(const nlohmann::json& fields)>& read) {
   try {
-    read(checkpoints::parse_json(text));
+    read(parse_state(text));
   } catch (const std::exception& error) {
-    throw InvalidArgument(what + ": the state is damaged: " + checkpoints::printable(error.what()) +
+    throw InvalidArgument(what + ": the state is damaged: " + escaped(error.what()) +
                           ". Give the text that state() has returned, or begin anew.");
   }
 }
-
-std::int64_t to_epoch(const nlohmann::json& value) {
-  const std::int64_t epoch = checkpoints::to_count(value);
-  if (epoch == std::numeric_limits<std::int64_t>::max()) {
-    throw InvalidArgument("no epoch follows number " + std::to_string(epoch));
-  }
-  return epoch;
-}
-
-namespace {
 
 constexpr const char* kSetState = "DistributedSampler::set_state";
 
 void expect_own(const std::string& field, const std::string& saved, const std::string& own) {
   if (saved == own) return;
-  throw InvalidArgument(std::string(kSetState) + ": " + field + " is " +
-                        checkpoints::printable(saved) + " in the state, and " + own +
+  throw InvalidArgument(std::string(kSetState) + ": " + field + " is " + escaped(saved) +
+                        " in the state, and " + own +
                         " in this sampler. Make the sampler as in the run that saved the state, or "
                         "begin anew without it.");
 }
@@ -123,10 +117,10 @@ void SampleSequence::set_state(const std::string& text) {
   std::size_t consumed = 0;
   read_state(kSetState, text, [&](const nlohmann::json& fields) {
     order = fields.at("order").get<std::string>();
-    samples = checkpoints::to_unsigned(fields.at("samples"));
-    seed = checkpoints::to_unsigned(fields.at("seed"));
+    samples = to_count(fields.at("samples"));
+    seed = to_count(fields.at("seed"));
     epoch = to_epoch(fields.at("epoch"));
-    consumed = checkpoints::to_unsigned(fields.at("consumed"));
+    consumed = to_count(fields.at("consumed"));
     if (consumed > samples) throw InvalidArgument("more samples are consumed than there are");
   });
   expect_own("the order", order, order_.name);
@@ -178,11 +172,11 @@ void StreamPosition::set_state(const std::string& text) {
   std::uint64_t elements = 0;
   read_state("StreamShard::set_state", text, [&](const nlohmann::json& fields) {
     epoch = to_epoch(fields.at("epoch"));
-    elements = checkpoints::to_unsigned(fields.at("elements"));
+    elements = to_count(fields.at("elements"));
   });
   epoch_ = epoch;
   start_ = elements;
   consumed_ = 0;
 }
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -4,24 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 #include "extras/data/epoch_order.hpp"
 
-namespace kolo::train {
-
-/// Parses the text of a state and passes its object to `read`, which reads the fields with at().
-/// Throws InvalidArgument, with a text that begins with `what`, if it is damaged, or `read` throws.
-void read_state(const std::string& what, const std::string& text,
-                const std::function<void(const nlohmann::json& fields)>& read);
-
-/// An epoch number, which is not the largest possible one.
-std::int64_t to_epoch(const nlohmann::json& value);
+namespace kolo::extras {
 
 /// One rank's batches in all epochs, and how many samples all ranks together have consumed. See
 /// DistributedSampler.
@@ -106,4 +95,4 @@ class StreamPosition {
   std::uint64_t consumed_ = 0;  // by this rank, since then
 };
 
-}  // namespace kolo::train
+}  // namespace kolo::extras

@@ -1,13 +1,12 @@
 #include "kolo/extras/stream_shard.hpp"
 
 #include "extras/data/sample_sequence.hpp"
-#include "train/tensors/tensor_collectives.hpp"
 
 namespace kolo {
 
 StreamShard::StreamShard(const Options& options) {
-  const ProcessSet& set = train::member_set(options.process_set);
-  position_ = std::make_shared<train::StreamPosition>(options.block, set.rank(), set.size());
+  const ProcessSet& set = member_set(options.process_set);
+  position_ = std::make_shared<extras::StreamPosition>(options.block, set.rank(), set.size());
 }
 
 bool StreamShard::takes(std::uint64_t element) const { return position_->takes(element); }

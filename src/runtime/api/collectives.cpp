@@ -205,10 +205,6 @@ void prepare(const Submission& submission) {
 
 ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
 
-std::string next_prefix(const ProcessSet& set, std::string_view kind) {
-  return set.lane()->next_prefix(kind);
-}
-
 Submission make_operation(Collective collective, const OperationOptions& options) {
   ProcessSet& set = chosen(options.process_set);
   auto operation = std::make_shared<Operation>();
@@ -512,6 +508,11 @@ int join(ProcessSet* process_set) {
   set.lane()->join(operation);
   Handle(set.lane(), operation).wait();
   return operation->last_joined;
+}
+
+void refuse(Collective collective, const std::string& problem, const OperationOptions& options) {
+  runtime::submit_invalid(collective, problem, options).wait();
+  throw InvalidArgument(problem);  // not reached: the operation has failed
 }
 
 using runtime::add_invalid_reason;

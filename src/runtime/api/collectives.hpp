@@ -22,10 +22,6 @@ namespace kolo::runtime {
 /// Returns the set that options name: `set`, or the world of Runtime::current().
 ProcessSet& chosen(ProcessSet* set);
 
-/// A prefix for the names of an object's operations: the same on all members that make the same
-/// calls in the same order. Unlike names, which repeat after a join, it is unique.
-std::string next_prefix(const ProcessSet& set, std::string_view kind);
-
 /// An operation that is to be submitted to a process set.
 struct Submission {
   ProcessSet& set;

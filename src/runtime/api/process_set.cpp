@@ -4,6 +4,7 @@
 
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "runtime/api/collectives.hpp"
 #include "runtime/lane/lane.hpp"
 #include "runtime/protocol/set_name.hpp"
 
@@ -26,6 +27,10 @@ Runtime& ProcessSet::runtime() const {
 
 std::string ProcessSet::next_name(std::string_view kind) const { return lane()->next_name(kind); }
 
+std::string ProcessSet::next_prefix(std::string_view kind) const {
+  return lane()->next_prefix(kind);
+}
+
 const std::shared_ptr<runtime::Lane>& ProcessSet::lane() const {
   if (!included()) {
     throw InvalidArgument("rank " + std::to_string(runtime().rank()) +
@@ -47,6 +52,12 @@ ProcessSet::Metrics ProcessSet::metrics() const {
   metrics.bytes_packed = lane.bytes_packed;
   metrics.gpu_seconds = lane.gpu_seconds;
   return metrics;
+}
+
+ProcessSet& member_set(ProcessSet* set) {
+  ProcessSet& chosen = runtime::chosen(set);
+  static_cast<void>(chosen.lane());  // throws if this rank is not a member
+  return chosen;
 }
 
 }  // namespace kolo

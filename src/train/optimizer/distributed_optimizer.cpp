@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -22,8 +23,10 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "checkpoint/checkpoint.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
@@ -160,7 +163,7 @@ TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& g
   ProcessSet& set = set_of(options);
   options = completed(std::move(options), set);
   return {.set = set,
-          .prefix = runtime::next_prefix(set, "optimizer"),
+          .prefix = set.next_prefix("optimizer"),
           .options = options,
           .compression = compression_of(options),
           .wrapped = wrapped,
@@ -912,6 +915,10 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   torch::optim::Optimizer::zero_grad(set_to_none);
 }
 
+bool DistributedOptimizer::has_gradients() const { return engine_->has_arrivals(); }
+
+std::uint64_t DistributedOptimizer::zero_grads() const { return engine_->discards(); }
+
 at::Tensor DistributedOptimizer::step(LossClosure closure) {
   at::Tensor loss = engine_->step(closure);
   at::autocast::clear_cache();  // it holds casts of old parameter values
@@ -968,6 +975,28 @@ void DistributedOptimizer::full_parameters(const std::function<void()>& write) {
 
 void DistributedOptimizer::register_bucket_hook(BucketHook hook) {
   engine_->set_hook(std::move(hook));
+}
+
+namespace {
+
+/// Whether this rank sees something to load. A folder that it cannot list counts: load() says why.
+bool sees_checkpoint(const std::filesystem::path& path) {
+  std::error_code unreadable;
+  if (!std::filesystem::exists(path, unreadable)) return false;
+  if (!std::filesystem::is_directory(path, unreadable)) return true;
+  try {
+    return checkpoints::has_checkpoint(path);
+  } catch (const BackendError&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+bool has_checkpoint(const std::filesystem::path& path, const OperationOptions& options) {
+  const std::vector<std::string> all =
+      allgather_object(sees_checkpoint(path) ? "yes" : "no", options);
+  return std::ranges::find(all, "yes") != all.end();
 }
 
 void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {

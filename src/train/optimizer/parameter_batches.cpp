@@ -13,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <nlohmann/json.hpp>
 
+#include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/json_objects.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
@@ -20,7 +21,6 @@
 #include "train/optimizer/optimizer_checks.hpp"
 #include "train/optimizer/rank_comparison.hpp"
 #include "train/sharding/operator_watch.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/deferred.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
@@ -346,9 +346,10 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
         reducers_.empty() ? parameters.front() : reducers_.front()->parameters().front();
     own_problem = problem_with(parameters, first, context_.options);
   }
-  std::vector<Fact> facts = facts_of(context_.options, parameters, frozen);
-  for (Fact& fact : facts_of(option_sync_, parameters)) facts.push_back(std::move(fact));
-  agree(context_.set, prefix + ".agreement", "DistributedOptimizer", facts, own_problem);
+  std::vector<NamedValue> facts = facts_of(context_.options, parameters, frozen);
+  for (NamedValue& fact : facts_of(option_sync_, parameters)) facts.push_back(std::move(fact));
+  check_agreement("DistributedOptimizer", facts, own_problem,
+                  {.name = prefix + ".agreement", .process_set = &context_.set});
   if (context_.sets.sharded == nullptr) {
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);

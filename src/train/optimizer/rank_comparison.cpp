@@ -37,7 +37,7 @@ std::string text_of(const std::vector<double>& values) {
 }
 
 void append_facts(const std::string& what, const std::vector<ReducedParameter>& parameters,
-                  std::vector<Fact>& facts) {
+                  std::vector<NamedValue>& facts) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const ReducedParameter& parameter = parameters[i];
     std::string value = "'" + parameter.name + "', " +
@@ -53,10 +53,10 @@ void append_facts(const std::string& what, const std::vector<ReducedParameter>& 
 
 }  // namespace
 
-std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters,
-                           const std::vector<ReducedParameter>& frozen) {
-  std::vector<Fact> facts{
+std::vector<NamedValue> facts_of(const DistributedOptimizerOptions& options,
+                                 const std::vector<ReducedParameter>& parameters,
+                                 const std::vector<ReducedParameter>& frozen) {
+  std::vector<NamedValue> facts{
       {"op", std::string(name_of(options.op))},
       {"backward_passes_per_step", std::to_string(options.backward_passes_per_step)},
       {"local_sgd.period", std::to_string(options.local_sgd.period)},
@@ -87,10 +87,10 @@ std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
   return facts;
 }
 
-std::vector<Fact> facts_of(const OptionSync& option_sync,
-                           const std::vector<ReducedParameter>& parameters) {
+std::vector<NamedValue> facts_of(const OptionSync& option_sync,
+                                 const std::vector<ReducedParameter>& parameters) {
   const std::vector<OptionSync::Group>& groups = option_sync.groups();
-  std::vector<Fact> facts{{"number of parameter groups", std::to_string(groups.size())}};
+  std::vector<NamedValue> facts{{"number of parameter groups", std::to_string(groups.size())}};
   for (std::size_t i = 0; i < groups.size(); ++i) {
     for (const OptionField& option : groups[i].options) {
       facts.push_back({"option " + option.name + " of parameter group " + std::to_string(i),
@@ -121,9 +121,9 @@ std::string text_of(StepEnd end) {
   return {};
 }
 
-std::uint64_t digest_of(const std::vector<Fact>& facts) {
+std::uint64_t digest_of(const std::vector<NamedValue>& facts) {
   std::string bytes;
-  for (const Fact& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
+  for (const NamedValue& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
   return checkpoints::checksum_of(bytes.data(), bytes.size());
 }
 
@@ -166,29 +166,30 @@ void RankComparison::restart() {
 
 void RankComparison::require_alike() {
   if (!std::exchange(context_.step.digests_differ, false)) return;
-  std::vector<Fact> facts = last_facts();
+  std::vector<NamedValue> facts = last_facts();
   if (!failure_.empty()) facts.front().value += ", after step() had thrown: " + failure_;
   restart();
   compare(facts);
 }
 
 void RankComparison::compare_last(bool counts) const {
-  compare(counts ? last_facts() : std::vector<Fact>());
+  compare(counts ? last_facts() : std::vector<NamedValue>());
 }
 
 void RankComparison::compare_last_and_next() const {
-  std::vector<Fact> facts = last_facts();
-  for (Fact& fact : facts_now()) facts.push_back(std::move(fact));
+  std::vector<NamedValue> facts = last_facts();
+  for (NamedValue& fact : facts_now()) facts.push_back(std::move(fact));
   compare(facts);
 }
 
-void RankComparison::compare(const std::vector<Fact>& facts) const {
+void RankComparison::compare(const std::vector<NamedValue>& facts) const {
   if (context_.set.size() == 1) return;
-  agree(context_.set, context_.prefix + ".alike", "DistributedOptimizer", facts, {}, kAdvice);
+  check_agreement("DistributedOptimizer", facts, {},
+                  {.name = context_.prefix + ".alike", .process_set = &context_.set}, kAdvice);
 }
 
-std::vector<Fact> RankComparison::last_facts() const {
-  std::vector<Fact> facts{
+std::vector<NamedValue> RankComparison::last_facts() const {
+  std::vector<NamedValue> facts{
       {"end of the last step", text_of(end_)},
       {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_},
       {"scale of the gradients in the last step", exact_text(scale_)}};
@@ -196,7 +197,7 @@ std::vector<Fact> RankComparison::last_facts() const {
   return facts;
 }
 
-std::vector<Fact> RankComparison::facts_now() const {
+std::vector<NamedValue> RankComparison::facts_now() const {
   std::vector<ReducedParameter> parameters;
   for (const auto& reducer : batches_) {
     parameters.insert(parameters.end(), reducer->parameters().begin(), reducer->parameters().end());

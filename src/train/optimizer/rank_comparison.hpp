@@ -5,23 +5,23 @@
 #include <utility>
 #include <vector>
 
+#include "kolo/agreement.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "train/gradients/parameter_watch.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/training_context.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {
 
 /// The facts that must be equal on all ranks. Includes frozen parameters with Shard::Full.
-std::vector<Fact> facts_of(const DistributedOptimizerOptions& options,
-                           const std::vector<ReducedParameter>& parameters,
-                           const std::vector<ReducedParameter>& frozen);
+std::vector<NamedValue> facts_of(const DistributedOptimizerOptions& options,
+                                 const std::vector<ReducedParameter>& parameters,
+                                 const std::vector<ReducedParameter>& frozen);
 
 /// The same for parameter groups: their options, and the group of each parameter.
-std::vector<Fact> facts_of(const OptionSync& option_sync,
-                           const std::vector<ReducedParameter>& parameters);
+std::vector<NamedValue> facts_of(const OptionSync& option_sync,
+                                 const std::vector<ReducedParameter>& parameters);
 
 /// How a step ended whose gradients are reduced.
 enum class StepEnd : std::uint8_t {
@@ -68,9 +68,9 @@ class RankComparison {
   void compare_last_and_next() const;
 
  private:
-  std::vector<Fact> last_facts() const;
-  std::vector<Fact> facts_now() const;
-  void compare(const std::vector<Fact>& facts) const;
+  std::vector<NamedValue> last_facts() const;
+  std::vector<NamedValue> facts_now() const;
+  void compare(const std::vector<NamedValue>& facts) const;
 
   TrainingContext& context_;
   const ParameterBatches& batches_;
@@ -79,7 +79,7 @@ class RankComparison {
   std::string dropped_;  // names of parameters
   std::string failure_;  // why step() has thrown; not compared
   double scale_ = 1.0;
-  std::vector<Fact> of_groups_;  // when the last step ended
+  std::vector<NamedValue> of_groups_;  // when the last step ended
   std::uint64_t digest_of_groups_ = 0;
   std::pair<std::uint64_t, std::int64_t> known_{};  // what of_groups_ depends on
 };

@@ -15,13 +15,13 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/write_checkpoint.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "runtime/lane/lane.hpp"
 #include "train/checkpoint/load_model.hpp"
 #include "train/checkpoint/model_file.hpp"
 #include "train/checkpoint/save_full_state.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_collectives.hpp"
 #include "train/tensors/tensor_memory.hpp"
@@ -565,13 +565,13 @@ Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOpt
   const std::string kind = kind_of(path);
   const checkpoints::Ranks ranks({.name = name, .process_set = &context_.set});
   const auto text = [](bool value) { return std::string(value ? "true" : "false"); };
-  agree(context_.set, name + ".agreement", "DistributedOptimizer: load('" + path.string() + "')",
-        {{"the path", kind},
-         {"strict", text(options.strict)},
-         {"optimizer_state", text(options.optimizer_state)},
-         {"random_state", text(options.random_state)},
-         {"scaler", options.scaler != nullptr ? "given" : "not given"}},
-        {});
+  check_agreement("DistributedOptimizer: load('" + path.string() + "')",
+                  {{"the path", kind},
+                   {"strict", text(options.strict)},
+                   {"optimizer_state", text(options.optimizer_state)},
+                   {"random_state", text(options.random_state)},
+                   {"scaler", options.scaler != nullptr ? "given" : "not given"}},
+                  {}, {.name = name + ".agreement", .process_set = &context_.set});
   const Loaded loaded = is_of_a_model(kind)
                             ? load_model_file(view().model, path, options.strict, ranks)
                             : load_checkpoint(path, options, ranks);

@@ -1,10 +1,10 @@
 #include <string>
 
 #include "comm/shared_memory.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "train/sharding/parameter_memory.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
@@ -45,7 +45,8 @@ SharedBuffer make_memory(const BucketPlan& plan, const OperationOptions& options
   } catch (const BackendError& error) {
     problem = error.what();
   }
-  agree(set, options.name + ".joined", "DistributedOptimizer", {}, problem);
+  check_agreement("DistributedOptimizer", {}, problem,
+                  {.name = options.name + ".joined", .process_set = &set});
   const TensorView extent{
       joined->data(), DType::UInt8, {static_cast<std::int64_t>(plan.size_bytes)}, Device{}};
   return {options.name + ".joined", extent, joined};

@@ -2,26 +2,10 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "kolo/process_set.hpp"
 
 namespace kolo::train {
-
-/// A value that must be equal on all ranks: {"op", "average"}. Without zero bytes.
-struct Fact {
-  std::string name;
-  std::string value;
-};
-
-/// Compares facts between the ranks of a set, so that a mistake on one is an error on all.
-/// Collective and blocking, under the name `name`. Throws InvalidArgument with the text and the
-/// rank if any rank has a `problem`, or MismatchError with both values if facts differ; texts begin
-/// with `what`, and that of a MismatchError ends with `advice`. Ranks without facts are not
-/// compared.
-void agree(ProcessSet& set, const std::string& name, const std::string& what,
-           const std::vector<Fact>& facts, const std::string& problem,
-           const std::string& advice = "Give the same on every rank.");
 
 /// The text of the exception that is being handled, without LibTorch's backtrace.
 std::string text_of_current_error();

@@ -21,6 +21,7 @@
 #include "base/held_signal.hpp"
 #include "comm/file_descriptor.hpp"
 #include "comm/shared_memory.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/objects.hpp"
@@ -246,8 +247,8 @@ void require_same_draws(ProcessSet& world, const std::string& before) {
   }
 }
 
-std::vector<Fact> facts_of(const torch::nn::Module& module, const Blocks& others) {
-  std::vector<Fact> facts;
+std::vector<NamedValue> facts_of(const torch::nn::Module& module, const Blocks& others) {
+  std::vector<NamedValue> facts;
   for (const auto& parameter : module.named_parameters()) {
     const at::Tensor& tensor = parameter.value();
     facts.push_back({"parameter", c10::str("'", parameter.key(), "', ", tensor.scalar_type(), " ",
@@ -277,7 +278,8 @@ void construct_deferred(const std::function<const torch::nn::Module&()>& constru
   const torch::nn::Module& module = *made;
   require_same_draws(world, before);
   const Blocks others = memory->blocks(module.parameters());
-  agree(world, "deferred.agreement", kWhat, facts_of(module, others), {});
+  check_agreement(kWhat, facts_of(module, others), {},
+                  {.name = "deferred.agreement", .process_set = &world});
   for (const auto& parameter : module.named_parameters()) {
     if (keeps_parameters || !ConstructionMemory::has(parameter.value())) continue;
     defer_storage(parameter.value(), parameter.key());
@@ -311,3 +313,12 @@ void fill_deferred(const std::vector<std::pair<std::string, at::Tensor>>& tensor
 }
 
 }  // namespace kolo::train
+
+namespace kolo {
+
+bool is_deferred(const torch::nn::Module& model) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  return std::ranges::any_of(parameters, train::is_constructed);
+}
+
+}  // namespace kolo

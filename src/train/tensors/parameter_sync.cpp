@@ -12,10 +12,10 @@
 #include <torch/optim/serialize.h>
 #include <torch/serialize.h>
 
+#include "kolo/agreement.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
 namespace kolo {
@@ -96,7 +96,8 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
       bytes = std::move(stream).str();
     });
   }
-  train::agree(set, name + ".written", name, {{"root", std::to_string(root)}}, problem);
+  check_agreement(name, {{"root", std::to_string(root)}}, problem,
+                  {.name = name + ".written", .process_set = &set});
   bytes = broadcast_object(std::move(bytes), root, {.name = name, .process_set = &set});
   if (!is_root) {
     problem = problem_with("cannot take the root's", [&] {
@@ -104,7 +105,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
       torch::load(optimizer, stream, device_of(optimizer));
     });
   }
-  train::agree(set, name + ".read", name, {}, problem);
+  check_agreement(name, {}, problem, {.name = name + ".read", .process_set = &set});
 }
 
 }  // namespace kolo

@@ -28,12 +28,6 @@
 
 namespace kolo::train {
 
-ProcessSet& member_set(ProcessSet* set) {
-  ProcessSet& chosen = runtime::chosen(set);
-  static_cast<void>(chosen.lane());  // throws if this rank is not a member
-  return chosen;
-}
-
 ProgramStream stream_of(const Tensors& tensors) {
   return tensors.empty() ? ProgramStream() : ProgramStream::current(tensors.front().device());
 }
@@ -555,7 +549,7 @@ struct Gathered {
 // An all-gather of indices and values whose request has the fields of a reduction, so that ranks
 // that disagree about those get an error.
 TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  ProcessSet& set = train::member_set(options.process_set);
+  ProcessSet& set = member_set(options.process_set);
   OperationOptions common{options.name, options.timeout, &set, options.keep_alive};
   if (common.name.empty()) common.name = set.next_name("sparse_allreduce");
   if (std::string problem = problem_with(tensor, options); !problem.empty()) {
@@ -610,8 +604,8 @@ std::string problem_with(at::IntArrayRef sizes, const at::TensorOptions& options
 
 at::Tensor shared_empty(at::IntArrayRef sizes, const at::TensorOptions& options,
                         const OperationOptions& operation) {
-  if (std::string problem = problem_with(sizes, options); !problem.empty()) {
-    runtime::submit_invalid(Collective::ShareMemory, std::move(problem), operation).wait();
+  if (const std::string problem = problem_with(sizes, options); !problem.empty()) {
+    refuse(Collective::ShareMemory, problem, operation);
   }
   const at::Tensor tensor = at::empty({0}, options.requires_grad(false));
   const auto bytes =

@@ -23,9 +23,6 @@ namespace kolo::train {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The process set of the options. Throws InvalidArgument if this rank is not a member.
-ProcessSet& member_set(ProcessSet* set);
-
 /// The current stream of a group's device.
 ProgramStream stream_of(const Tensors& tensors);
 

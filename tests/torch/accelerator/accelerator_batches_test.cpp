@@ -55,12 +55,12 @@ TEST_F(AcceleratorBatchesTest, TrainingIsShuffled_AndEvaluationIsNot) {
   for (const std::int64_t epoch : {0, 1}) {
     const at::Tensor seen = seen_in(batches);
     EXPECT_FALSE(torch::equal(seen, torch::arange(22)));
-    expect_equal(seen, to_tensor(train::shuffled(22).of(7, epoch)));
+    expect_equal(seen, to_tensor(extras::shuffled(22).of(7, epoch)));
   }
   auto held_out = accelerator_.batches(numbers(22), {.batch_size = 5});
   expect_equal(seen_in(held_out), torch::arange(22));
   auto drawn = accelerator_.batches(numbers(22), {.batch_size = 5, .shuffle = true, .seed = 7});
-  expect_equal(seen_in(drawn), to_tensor(train::shuffled(22).of(7, 0)));
+  expect_equal(seen_in(drawn), to_tensor(extras::shuffled(22).of(7, 0)));
 }
 
 TEST_F(AcceleratorBatchesTest, BatchOfAnySize_HasAllSamples) {
@@ -87,7 +87,7 @@ TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
                                       {.batch_size = 5, .seed = 7, .weights = weights});
   EXPECT_EQ(batches.size(), 5U);
   for (const std::int64_t epoch : {0, 1}) {
-    expect_equal(seen_in(batches), to_tensor(train::weighted(weights, 22).of(7, epoch)));
+    expect_equal(seen_in(batches), to_tensor(extras::weighted(weights, 22).of(7, epoch)));
   }
 }
 
@@ -136,10 +136,10 @@ TEST_F(AcceleratorBatchesTest, Lengths_GroupSamplesAndAreDealtOutInTurns) {
   auto batches =
       accelerator_.prepare(model_, sgd_, numbers(22), {.batch_size = 5, .seed = 7, .lengths = all});
   for (const std::int64_t epoch : {0, 1}) {
-    expect_equal(seen_in(batches), to_tensor(train::grouped(all, 5, true).of(7, epoch)));
+    expect_equal(seen_in(batches), to_tensor(extras::grouped(all, 5, true).of(7, epoch)));
   }
   auto held_out = accelerator_.batches(numbers(22), {.batch_size = 5, .lengths = all});
-  expect_equal(seen_in(held_out), to_tensor(train::grouped(all, 5, false).of(0, 0)));
+  expect_equal(seen_in(held_out), to_tensor(extras::grouped(all, 5, false).of(0, 0)));
 }
 
 TEST_F(AcceleratorBatchesTest, SharesOfABatch_HaveAboutEqualLengths) {
@@ -166,7 +166,7 @@ TEST_F(AcceleratorBatchesTest, StepOfDealtSamples_UsesTheirMean) {
     accelerator_.backward(model_.mean_weight(batch.target));
     accelerator_.step();
   }
-  const at::Tensor order = to_tensor(train::grouped(all, 5, false).of(0, 0));
+  const at::Tensor order = to_tensor(extras::grouped(all, 5, false).of(0, 0));
   at::Tensor expected = torch::full({22}, -0.2);
   expected.index_fill_(0, order.slice(0, 20), -0.5);
   EXPECT_LT(largest_difference(model_.value(), expected), 1e-6);
@@ -218,10 +218,10 @@ TEST_F(AcceleratorBatchesTest, TensorsOfABatch_AreMoved) {
   torch::data::Example<std::vector<at::Tensor>, std::string> mixed({torch::ones({2})}, "name");
   torch::data::TensorExample no_target(torch::ones({1}));
   int number = 3;
-  train::move_to(meta, examples);
-  train::move_to(meta, mixed);
-  train::move_to(meta, no_target);
-  train::move_to(meta, number);
+  extras::move_to(meta, examples);
+  extras::move_to(meta, mixed);
+  extras::move_to(meta, no_target);
+  extras::move_to(meta, number);
   for (const auto& example : examples) {
     EXPECT_EQ(example.data.device(), meta);
     EXPECT_FALSE(example.target.defined());

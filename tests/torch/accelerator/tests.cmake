@@ -1,7 +1,7 @@
 # Tests of the Accelerator. Paths are those of tests/CMakeLists.txt, which includes this file.
 
 if(TARGET kolo)
-  kolo_add_test(progress_bar_test SOURCES torch/accelerator/progress_bar_test.cpp LIBRARIES kolo
+  kolo_add_test(progress_bar_test SOURCES torch/accelerator/progress_bar_test.cpp LIBRARIES kolo_extras
     ONE_THREAD)
   kolo_add_mpi_test(accelerator_test
     SOURCES
@@ -11,5 +11,5 @@ if(TARGET kolo)
       torch/accelerator/accelerator_schedules_test.cpp
       torch/accelerator/accelerator_state_test.cpp
       torch/accelerator/accelerator_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo_extras)
 endif()

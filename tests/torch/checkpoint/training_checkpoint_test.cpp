@@ -197,6 +197,22 @@ TEST_F(CheckpointTest, OptionsScalerGeneratorsAndExtras_AreRestored) {
   EXPECT_EQ(after.net->passes[0].item<std::int64_t>(), 2);
 }
 
+TEST_F(CheckpointTest, AllRanksAreToldWhetherThereIsOne) {
+  // Below the folder of all ranks, what only the last one sees.
+  const auto on_last = [&](const char* name) {
+    return folder_ / (rank() == size() - 1 ? name : "nothing");
+  };
+  EXPECT_FALSE(has_checkpoint(folder_ / "nothing"));
+  EXPECT_FALSE(has_checkpoint(folder_));
+  Training training(cases()[0], runtime_.world(), Shard::Optimizer);
+  training.optimizer->save(folder_ / "all");
+  EXPECT_TRUE(has_checkpoint(folder_ / "all"));
+  EXPECT_TRUE(has_checkpoint(folder_ / "all" / "checkpoint-00000000"));
+  EXPECT_TRUE(has_checkpoint(on_last("all")));
+  training.optimizer->save_full_state(folder_ / "state.safetensors");
+  EXPECT_TRUE(has_checkpoint(on_last("state.safetensors")));
+}
+
 TEST_F(CheckpointTest, OldCheckpoints_AreRemoved) {
   Training training(cases()[0], runtime_.world(), Shard::Optimizer);
   std::vector<at::Tensor> saved;

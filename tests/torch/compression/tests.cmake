@@ -18,7 +18,7 @@ if(TARGET kolo)
   # One node: nothing is compressed.
   kolo_add_mpi_test(between_nodes_training_test RANKS 3
     SOURCES torch/compression/between_nodes_training_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo_extras)
   # Nodes of one rank, on which nothing is added up before; of different numbers of ranks; and of
   # two ranks each, whose sums between nodes are shared.
   foreach(ranks IN ITEMS 2 3 4)

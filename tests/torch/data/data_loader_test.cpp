@@ -50,7 +50,7 @@ class NoisyData : public torch::data::datasets::Dataset<NoisyData> {
 Numbers order(std::int64_t epochs) {
   Numbers numbers;
   for (std::int64_t epoch = 0; epoch < epochs; ++epoch) {
-    for (const std::size_t sample : train::shuffled(kSamples).of(kSeed, epoch)) {
+    for (const std::size_t sample : extras::shuffled(kSamples).of(kSeed, epoch)) {
       numbers.push_back(static_cast<std::int64_t>(sample));
     }
   }
@@ -272,8 +272,8 @@ TEST_F(DataLoaderTest, WeightedAndGrouped_AgreeOnAllRanks) {
   const auto expected = [](const std::vector<std::size_t>& samples) {
     return Numbers(samples.begin(), samples.end());
   };
-  EXPECT_EQ(gathered(weighted), expected(train::weighted(weights, 12).of(7, 0)));
-  EXPECT_EQ(gathered(grouped), expected(train::grouped(lengths, 4, true).of(7, 0)));
+  EXPECT_EQ(gathered(weighted), expected(extras::weighted(weights, 12).of(7, 0)));
+  EXPECT_EQ(gathered(grouped), expected(extras::grouped(lengths, 4, true).of(7, 0)));
 }
 
 TEST_F(DataLoaderTest, Streams_AreCutByRankAndResumed) {

@@ -16,7 +16,7 @@
 
 namespace kolo::test::epoch_order_test {
 
-using train::EpochOrder;
+using extras::EpochOrder;
 using Samples = std::vector<std::size_t>;
 
 Samples sorted(Samples samples) {
@@ -39,26 +39,26 @@ Samples lengths(std::size_t count) {
 
 TEST(EpochOrderTest, Orders_AreTheSameOnEveryMachine) {
   // Expected values were computed in another language from the generator's definition.
-  EXPECT_EQ(train::shuffled(10).of(7, 0), (Samples{1, 2, 3, 8, 5, 4, 0, 7, 6, 9}));
-  EXPECT_EQ(train::shuffled(10).of(7, 1), (Samples{9, 3, 8, 4, 6, 5, 1, 0, 2, 7}));
-  EXPECT_EQ(train::shuffled(10).of(8, 0), (Samples{3, 7, 1, 8, 2, 4, 9, 0, 5, 6}));
-  const EpochOrder weighted = train::weighted({1, 0, 2.5, 0.5}, 12);
+  EXPECT_EQ(extras::shuffled(10).of(7, 0), (Samples{1, 2, 3, 8, 5, 4, 0, 7, 6, 9}));
+  EXPECT_EQ(extras::shuffled(10).of(7, 1), (Samples{9, 3, 8, 4, 6, 5, 1, 0, 2, 7}));
+  EXPECT_EQ(extras::shuffled(10).of(8, 0), (Samples{3, 7, 1, 8, 2, 4, 9, 0, 5, 6}));
+  const EpochOrder weighted = extras::weighted({1, 0, 2.5, 0.5}, 12);
   EXPECT_EQ(weighted.of(7, 0), (Samples{2, 2, 3, 0, 2, 2, 2, 0, 2, 2, 0, 2}));
   EXPECT_EQ(weighted.of(7, 1), (Samples{2, 0, 0, 0, 2, 0, 2, 2, 3, 0, 0, 3}));
-  const EpochOrder grouped = train::grouped({5, 3, 9, 1, 7, 7, 2, 8, 4, 6, 0}, 2, true);
+  const EpochOrder grouped = extras::grouped({5, 3, 9, 1, 7, 7, 2, 8, 4, 6, 0}, 2, true);
   EXPECT_EQ(grouped.of(7, 0), (Samples{2, 5, 0, 3, 1, 6, 7, 8, 4, 10, 9}));
   EXPECT_EQ(grouped.of(7, 1), (Samples{6, 3, 9, 10, 4, 0, 5, 8, 2, 1, 7}));
 }
 
 TEST(EpochOrderTest, ByIndex_IsTheSameEveryEpoch) {
-  EXPECT_EQ(train::by_index(4).of(1, 0), first(4));
-  EXPECT_EQ(train::by_index(4).of(2, 9), first(4));
+  EXPECT_EQ(extras::by_index(4).of(1, 0), first(4));
+  EXPECT_EQ(extras::by_index(4).of(2, 9), first(4));
 }
 
 TEST(EpochOrderTest, Shuffled_HasEverySampleOnce) {
   for (std::size_t count = 0; count <= 50; ++count) {
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-      EXPECT_EQ(sorted(train::shuffled(count).of(3, epoch)), first(count)) << count;
+      EXPECT_EQ(sorted(extras::shuffled(count).of(3, epoch)), first(count)) << count;
     }
   }
 }
@@ -67,7 +67,7 @@ TEST(EpochOrderTest, SeedsAndEpochs_AllHaveOtherOrders) {
   std::set<Samples> orders;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     for (std::int64_t epoch = 0; epoch < 20; ++epoch) {
-      orders.insert(train::shuffled(30).of(seed, epoch));
+      orders.insert(extras::shuffled(30).of(seed, epoch));
     }
   }
   EXPECT_EQ(orders.size(), 400U);
@@ -78,7 +78,7 @@ TEST(EpochOrderTest, Shuffled_BringsEverySampleToEveryPlaceEquallyOften) {
   constexpr std::int64_t kEpochs = 10000;
   std::vector<std::vector<int>> times(kCount, std::vector<int>(kCount));
   for (std::int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const Samples order = train::shuffled(kCount).of(1, epoch);
+    const Samples order = extras::shuffled(kCount).of(1, epoch);
     for (std::size_t place = 0; place < kCount; ++place) ++times[order[place]][place];
   }
   for (const auto& places : times) {
@@ -89,7 +89,7 @@ TEST(EpochOrderTest, Shuffled_BringsEverySampleToEveryPlaceEquallyOften) {
 TEST(EpochOrderTest, Weighted_DrawsAsOftenAsTheWeightsSay) {
   const std::vector<double> weights{0, 3, 0, 1, 4, 0};
   std::vector<int> times(weights.size());
-  for (const std::size_t sample : train::weighted(weights, 8000).of(2, 5)) ++times[sample];
+  for (const std::size_t sample : extras::weighted(weights, 8000).of(2, 5)) ++times[sample];
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const double expected = weights[i] * 1000;
     EXPECT_NEAR(times[i], expected, weights[i] == 0 ? 0 : 180) << i;  // four standard deviations
@@ -98,7 +98,7 @@ TEST(EpochOrderTest, Weighted_DrawsAsOftenAsTheWeightsSay) {
 
 TEST(EpochOrderTest, Weighted_RefusesWhatIsNoWeight) {
   const auto refused = [](const std::vector<double>& weights) {
-    return text_thrown_by<InvalidArgument>([&] { train::weighted(weights, 1); });
+    return text_thrown_by<InvalidArgument>([&] { extras::weighted(weights, 1); });
   };
   expect_contains(refused({1, -2}), "the weight of sample 1 is -2");
   expect_contains(refused({std::numeric_limits<double>::quiet_NaN()}), "the weight of sample 0");
@@ -109,11 +109,11 @@ TEST(EpochOrderTest, Weighted_RefusesWhatIsNoWeight) {
 
 TEST(EpochOrderTest, Grouped_HasEverySampleOnceAndOtherGroupsInEveryEpoch) {
   for (const std::size_t count : {0U, 1U, 7U, 8U, 50U, 61U, 1000U}) {
-    const EpochOrder order = train::grouped(lengths(count), 8, true);
+    const EpochOrder order = extras::grouped(lengths(count), 8, true);
     EXPECT_EQ(sorted(order.of(3, 0)), first(count));
     EXPECT_EQ(sorted(order.of(3, 1)), first(count));
   }
-  const EpochOrder order = train::grouped(lengths(64), 8, true);
+  const EpochOrder order = extras::grouped(lengths(64), 8, true);
   std::set<Samples> groups;
   for (std::int64_t epoch = 0; epoch < 10; ++epoch) {
     const Samples samples = order.of(3, epoch);
@@ -127,7 +127,7 @@ TEST(EpochOrderTest, Grouped_HasEverySampleOnceAndOtherGroupsInEveryEpoch) {
 TEST(EpochOrderTest, Grouped_StepsHaveSimilarLengthsAndRanksEqualOnes) {
   constexpr std::size_t kStep = 24;
   const Samples length = lengths(1000);
-  const Samples order = train::grouped(length, kStep, true).of(3, 1);
+  const Samples order = extras::grouped(length, kStep, true).of(3, 1);
   double spread = 0;
   const std::size_t steps = order.size() / kStep;
   for (std::size_t step = 0; step < steps; ++step) {
@@ -144,22 +144,22 @@ TEST(EpochOrderTest, Grouped_StepsHaveSimilarLengthsAndRanksEqualOnes) {
 }
 
 TEST(EpochOrderTest, GroupedWithoutShuffling_IsByLength) {
-  EXPECT_EQ(train::grouped({5, 9, 1, 9, 7}, 2, false).of(1, 1), (Samples{1, 3, 4, 0, 2}));
-  expect_contains(text_thrown_by<InvalidArgument>([] { train::grouped({1}, 0, true); }),
+  EXPECT_EQ(extras::grouped({5, 9, 1, 9, 7}, 2, false).of(1, 1), (Samples{1, 3, 4, 0, 2}));
+  expect_contains(text_thrown_by<InvalidArgument>([] { extras::grouped({1}, 0, true); }),
                   "step_samples is 0");
 }
 
 TEST(EpochOrderTest, Names_DistinguishOrders) {
-  const std::set<std::string> names{train::by_index(3).name,
-                                    train::shuffled(3).name,
-                                    train::weighted({1, 2, 3}, 3).name,
-                                    train::weighted({1, 3, 2}, 3).name,
-                                    train::grouped({1, 2, 3}, 2, true).name,
-                                    train::grouped({1, 2, 3}, 3, true).name,
-                                    train::grouped({1, 2, 4}, 2, true).name,
-                                    train::grouped({1, 2, 3}, 2, false).name};
+  const std::set<std::string> names{extras::by_index(3).name,
+                                    extras::shuffled(3).name,
+                                    extras::weighted({1, 2, 3}, 3).name,
+                                    extras::weighted({1, 3, 2}, 3).name,
+                                    extras::grouped({1, 2, 3}, 2, true).name,
+                                    extras::grouped({1, 2, 3}, 3, true).name,
+                                    extras::grouped({1, 2, 4}, 2, true).name,
+                                    extras::grouped({1, 2, 3}, 2, false).name};
   EXPECT_EQ(names.size(), 8U);
-  EXPECT_EQ(train::shuffled(3).name, train::shuffled(4).name);  // the size is stored separately
+  EXPECT_EQ(extras::shuffled(3).name, extras::shuffled(4).name);  // the size is stored separately
 }
 
 }  // namespace kolo::test::epoch_order_test

@@ -51,7 +51,7 @@ TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
         expect_equal(both.at(1), torch::stack({both.at(0), -both.at(0)}, 1).to(at::kFloat));
         gathered.push_back(both.at(0));
       }
-      expect_equal(torch::cat(gathered), to_tensor(train::shuffled(samples).of(3, epoch)));
+      expect_equal(torch::cat(gathered), to_tensor(extras::shuffled(samples).of(3, epoch)));
     }
   }
 }

@@ -136,7 +136,7 @@ TEST(SampleSequenceTest, KilledAndResumedAgainAndAgain_ConsumesEveryEpochOnce) {
 }
 
 SampleSequence alone(std::size_t samples) {
-  return {train::shuffled(samples), kSeed, /*drop_last=*/false, 0, 1};
+  return {extras::shuffled(samples), kSeed, /*drop_last=*/false, 0, 1};
 }
 
 TEST(SampleSequenceTest, BatchesAskedForAhead_AreNotConsumed) {
@@ -213,17 +213,17 @@ TEST(SampleSequenceTest, ConsumeWithoutABatch_IsRefused) {
 }
 
 TEST(SampleSequenceTest, DropLastAtMoreRanks_GoesOnWithTheNextEpoch) {
-  SampleSequence two(train::shuffled(7), kSeed, true, 1, 2);
+  SampleSequence two(extras::shuffled(7), kSeed, true, 1, 2);
   two.next(2);
   two.consume();
-  SampleSequence four(train::shuffled(7), kSeed, true, 3, 4);
+  SampleSequence four(extras::shuffled(7), kSeed, true, 3, 4);
   four.set_state(two.state());  // three samples are left
   EXPECT_EQ(four.epoch(), 1);
   EXPECT_EQ(four.next(9), (Samples{order(7, 1)[3]}));
 }
 
 TEST(SampleSequenceTest, State_IsText) {
-  SampleSequence sequence(train::shuffled(9), 18446744073709551615U, false, 0, 2);
+  SampleSequence sequence(extras::shuffled(9), 18446744073709551615U, false, 0, 2);
   sequence.next(3);
   sequence.consume();
   EXPECT_EQ(sequence.state(),
@@ -244,9 +244,9 @@ TEST(SampleSequenceTest, StatesOfOthers_AreRefused) {
     return text;
   };
   expect_contains(refused(alone(8)), "the number of samples is 8 in the state, and 9 in this");
-  expect_contains(refused({train::shuffled(9), 6, false, 0, 1}),
+  expect_contains(refused({extras::shuffled(9), 6, false, 0, 1}),
                   "the seed is 6 in the state, and 5 in this sampler. Make the sampler as in");
-  expect_contains(refused({train::by_index(9), kSeed, false, 0, 1}),
+  expect_contains(refused({extras::by_index(9), kSeed, false, 0, 1}),
                   "the order is by index in the state, and shuffled in this sampler");
 }
 

@@ -14,13 +14,13 @@
 
 namespace kolo::test::sample_sequence_test {
 
-using train::SampleSequence;
+using extras::SampleSequence;
 using Samples = std::vector<std::size_t>;
 
 inline constexpr std::uint64_t kSeed = 5;
 
 inline Samples order(std::size_t samples, std::int64_t epoch) {
-  return train::shuffled(samples).of(kSeed, epoch);
+  return extras::shuffled(samples).of(kSeed, epoch);
 }
 
 /// The sequences of all ranks of a job.
@@ -28,7 +28,7 @@ class Ranks {
  public:
   Ranks(std::size_t samples, int ranks, bool drop_last = false) {
     for (int rank = 0; rank < ranks; ++rank) {
-      all_.emplace_back(train::shuffled(samples), kSeed, drop_last, rank, ranks);
+      all_.emplace_back(extras::shuffled(samples), kSeed, drop_last, rank, ranks);
     }
   }
   Ranks(std::size_t samples, int ranks, const std::string& state) : Ranks(samples, ranks) {

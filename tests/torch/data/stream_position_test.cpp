@@ -12,7 +12,7 @@
 
 namespace kolo::test::stream_position_test {
 
-using train::StreamPosition;
+using extras::StreamPosition;
 using Elements = std::vector<std::uint64_t>;
 
 Elements taken(const StreamPosition& position, std::uint64_t end) {

@@ -6,11 +6,11 @@ if(TARGET kolo)
       torch/data/epoch_order_test.cpp
       torch/data/sample_sequence_test.cpp
       torch/data/stream_position_test.cpp
-    LIBRARIES kolo nlohmann_json::nlohmann_json
+    LIBRARIES kolo_extras nlohmann_json::nlohmann_json
     ONE_THREAD)
   kolo_add_mpi_test(data_test
     SOURCES
       torch/data/data_loader_test.cpp
       torch/data/gather_for_metrics_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo_extras)
 endif()

@@ -52,6 +52,26 @@ TEST_P(DroppingTest, GradientsInFlight_AreDiscarded) {
   }
 }
 
+TEST_F(RampWeightTest, Optimizer_TellsWhatTheProgramHasCalled) {
+  RampWeight model;
+  EXPECT_FALSE(model.optimizer.has_gradients());
+  EXPECT_EQ(model.optimizer.zero_grads(), 0U);
+  {
+    const auto alone = model.optimizer.no_sync();
+    model.backward(1.0);
+    EXPECT_FALSE(model.optimizer.has_gradients());
+  }
+  model.backward(1.0);
+  EXPECT_TRUE(model.optimizer.has_gradients());
+  model.optimizer.zero_grad();
+  EXPECT_FALSE(model.optimizer.has_gradients());
+  EXPECT_EQ(model.optimizer.zero_grads(), 1U);
+  model.backward(1.0);
+  model.optimizer.step();
+  EXPECT_FALSE(model.optimizer.has_gradients());
+  EXPECT_EQ(model.optimizer.zero_grads(), 1U);
+}
+
 TEST_P(DroppingTest, Passes_AreCountedAnew) {
   DistributedOptimizer::Options options;
   options.backward_passes_per_step = 2;

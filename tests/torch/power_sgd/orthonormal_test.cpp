@@ -10,7 +10,7 @@
 
 namespace kolo::test::orthonormal_test {
 
-using train::orthonormalize;
+using extras::orthonormalize;
 
 template <class Number>
 double dot(const std::vector<Number>& matrix, std::size_t columns, std::size_t a, std::size_t b) {

@@ -132,8 +132,11 @@ TEST_F(DeferredTest, Models_AreThoseOfAnOrdinaryConstruction) {
     Net model = deferred<Net>();
     EXPECT_TRUE(torch::equal(random_state(), state));
     EXPECT_TRUE(model->tied.is_same(model->input->weight));
+    EXPECT_TRUE(is_deferred(*model));
+    EXPECT_FALSE(is_deferred(*expected));
     torch::optim::AdamW inner(distinct_parameters(*model), 1e-3);
     DistributedOptimizer optimizer(inner, *model, options(shard));
+    EXPECT_FALSE(is_deferred(*model));
     expect_same(model, expected, name_of(shard).data());
     barrier();
     torch::optim::AdamW expected_inner(distinct_parameters(*expected), 1e-3);

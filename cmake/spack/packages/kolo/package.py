@@ -15,7 +15,7 @@ class Kolo(CMakePackage, CudaPackage):
     version("main")
 
     variant("shared", default=True, description="Shared libraries")
-    variant("torch", default=True, description="The LibTorch layer, kolo::kolo")
+    variant("torch", default=True, description="kolo::kolo and kolo::extras, which need LibTorch")
     variant("bench", default=True, description="kolo-bench and the examples")
 
     depends_on("c", type="build")
