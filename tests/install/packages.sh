@@ -14,7 +14,8 @@ cmake -S "$root" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_
 cmake --build "$folder"
 rm -rf "$folder/packages" "$folder/installed"
 (cd "$folder" && cpack -G TGZ -B "$folder/packages")
-if tar -tf "$folder"/packages/*-core.tar.gz | grep -E 'include/kolo/(torch/|extras/|kolo\.hpp)'; then
+with_torch='include/kolo/(torch/|extras/|kolo\.hpp)'
+if tar -tf "$folder"/packages/*-core.tar.gz | grep -E "$with_torch"; then
   echo "the core's archive has headers that need LibTorch" >&2
   exit 1
 fi

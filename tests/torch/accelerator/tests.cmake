@@ -1,7 +1,8 @@
 # Tests of the Accelerator. Paths are those of tests/CMakeLists.txt, which includes this file.
 
 if(TARGET kolo)
-  kolo_add_test(progress_bar_test SOURCES torch/accelerator/progress_bar_test.cpp LIBRARIES kolo_extras
+  kolo_add_test(progress_bar_test SOURCES torch/accelerator/progress_bar_test.cpp
+    LIBRARIES kolo_extras
     ONE_THREAD)
   kolo_add_mpi_test(accelerator_test
     SOURCES
