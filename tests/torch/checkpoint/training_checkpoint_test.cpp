@@ -207,7 +207,7 @@ TEST_F(CheckpointTest, AllRanksAreToldWhetherThereIsOne) {
   Training training(cases()[0], runtime_.world(), Shard::Optimizer);
   training.optimizer->save(folder_ / "all");
   EXPECT_TRUE(has_checkpoint(folder_ / "all"));
-  EXPECT_TRUE(has_checkpoint(folder_ / "all" / "checkpoint-00000000"));
+  EXPECT_TRUE(has_checkpoint(folder_ / "all" / "checkpoint-00000001"));
   EXPECT_TRUE(has_checkpoint(on_last("all")));
   training.optimizer->save_full_state(folder_ / "state.safetensors");
   EXPECT_TRUE(has_checkpoint(on_last("state.safetensors")));
