@@ -1,7 +1,6 @@
 #include "ops/registry.hpp"
 
 #include <algorithm>
-#include <ranges>
 #include <string>
 
 #include "kolo/algorithm.hpp"
@@ -79,8 +78,11 @@ const Algorithm& Registry::find(Collective collective, std::string_view name) co
 }
 
 void Registry::prefer(std::string_view entries) {
-  for (const auto part : std::views::split(entries, ',')) {
-    const std::string_view entry(part.begin(), part.end());
+  if (entries.empty()) return;
+  for (std::size_t begin = 0; begin <= entries.size();) {
+    const std::size_t end = std::min(entries.find(',', begin), entries.size());
+    const std::string_view entry = entries.substr(begin, end - begin);
+    begin = end + 1;
     const auto reject = [&](const std::string& why) {
       throw InvalidArgument("KOLO_ALGORITHM, entry \"" + std::string(entry) + "\": " + why);
     };
