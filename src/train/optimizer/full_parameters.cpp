@@ -18,8 +18,8 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "train/sharding/operator_watch.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/run_on_all.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {

@@ -21,8 +21,8 @@
 #include "runtime/lane/lane.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/sharding/parameter_memory.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/program_stream.hpp"
+#include "train/tensors/run_on_all.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {

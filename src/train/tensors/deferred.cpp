@@ -28,8 +28,8 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/deferred.hpp"
 #include "kolo/torch/parameter_sync.hpp"
-#include "train/tensors/agreement.hpp"
 #include "train/tensors/parameter_storage.hpp"
+#include "train/tensors/run_on_all.hpp"
 
 namespace kolo::train {
 namespace {

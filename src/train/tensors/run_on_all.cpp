@@ -1,4 +1,4 @@
-#include "train/tensors/agreement.hpp"
+#include "train/tensors/run_on_all.hpp"
 
 #include <exception>
 
@@ -9,6 +9,7 @@
 #include "kolo/error.hpp"
 
 namespace kolo::train {
+
 std::string text_of_current_error() {
   try {
     throw;
