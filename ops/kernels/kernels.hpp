@@ -29,7 +29,7 @@ using kolo::combine;
 void combine(DType dtype, const Reduction& reduction, std::span<const std::byte* const> inputs,
              std::span<std::byte* const> outputs, Range range);
 
-/// The same reduction with other scales, for algorithms that apply the two in different steps.
+/// The reduction with other scales, for algorithms that apply the two in different steps.
 inline Reduction with_scales(Reduction reduction, double prescale, double postscale) {
   reduction.prescale = prescale;
   reduction.postscale = postscale;

@@ -22,7 +22,7 @@ Task allgather_pieces(CollectiveCall call, std::span<const Range> pieces);
 
 /// Gathers every rank's `call.input` as its piece of `call.output`, over a ring.
 Task allgather_ring_pieces(CollectiveCall call, std::span<const Range> pieces);
-/// The same by pairwise exchange.
+/// Gathers every rank's `call.input` as its piece of `call.output`, by pairwise exchange.
 Task allgather_pairwise_pieces(CollectiveCall call, std::span<const Range> pieces);
 
 }  // namespace kolo::ops

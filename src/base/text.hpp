@@ -27,7 +27,7 @@ inline std::string list_ranks(std::span<const int> ranks) {
   return text;
 }
 
-/// The same for ranks of a process set; names their world ranks, which `members` lists.
+/// Lists ranks of a process set by their world ranks, which `members` has.
 inline std::string list_world_ranks(std::vector<int> ranks, std::span<const int> members) {
   for (int& rank : ranks) rank = members[static_cast<std::size_t>(rank)];
   return list_ranks(ranks);

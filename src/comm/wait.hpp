@@ -22,7 +22,7 @@ struct NeededRanks {
   std::function<void()> check = [] {};  ///< throws PeerLostError if one is lost in another way
 };
 
-/// The same for a task that needs these ranks: also throws PeerLostError once one of them has died.
+/// Runs a task that needs these ranks to its end; throws PeerLostError once one of them has died.
 /// Marks the world as broken if it abandons the task.
 void wait(Task task, Deadline deadline, const NeededRanks& needed);
 

@@ -190,7 +190,7 @@ void LowRankReduction::reduce_q() {
 void LowRankReduction::assign(const Matrix& matrix) {
   if (!bucket_.is_present(matrix.parameter)) return;
   const at::Tensor& view = matrix.view;
-  // The same on all ranks: a P that is not finite on any rank has made all of Q non-finite.
+  // All ranks see it alike: a P that is not finite on any rank has made all of Q non-finite.
   if (!matrix.q.isfinite().all().item<bool>()) {
     view.fill_(std::numeric_limits<double>::quiet_NaN());
     return;

@@ -151,11 +151,11 @@ class Accelerator {
         prepare_with(model, std::move(optimizer), dataset.size(), batches, std::move(schedule));
     return Batches<Dataset>(std::move(dataset), std::move(feed), batches.workers);
   }
-  /// The same for programs that make their own batches, of equal size on all ranks and in all
-  /// passes, and save the position in the data themselves.
+  /// Prepares for a program that makes its own batches, of equal size on all ranks and in all
+  /// passes, and saves the position in the data itself.
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer, Schedule schedule = {});
-  /// The same for a model that trains inside another Accelerator's loops and on its batches, such
-  /// as the generator of a GAN.
+  /// Prepares a model that trains inside another Accelerator's loops and on its batches, such as
+  /// the generator of a GAN.
   /// @param other an Accelerator that is prepared; as a reference_wrapper, which `{}` does not make
   /// @throws InvalidArgument also if either one's gradient_accumulation_steps is not 1
   void prepare(torch::nn::Module& model, PreparedOptimizer optimizer,
@@ -200,13 +200,13 @@ class Accelerator {
   ///   twice before step(), or if the program has dropped the gradients of the step's earlier
   ///   passes
   void backward(const at::Tensor& loss);
-  /// The same for the loss that `loss` returns. `loss` runs under autocast(), its backward does
-  /// not.
+  /// Runs the backward of a pass for the loss that `loss` returns. `loss` runs under autocast(),
+  /// its backward does not.
   /// @return the loss, detached
   at::Tensor backward(const std::function<at::Tensor()>& loss);
-  /// The same for a loss that is normalised by the number of samples or tokens that all ranks count
-  /// in all passes of the step; see DistributedOptimizer::backward. Use it in all passes of a step
-  /// or in none.
+  /// Runs the backward of a pass for a loss that is normalised by the number of samples or tokens
+  /// that all ranks count in all passes of the step; see DistributedOptimizer::backward. Use it in
+  /// all passes of a step or in none.
   /// @param loss_sum the sum of the loss over the samples or tokens of this rank's batch
   /// @param count their number
   void backward(const at::Tensor& loss_sum, std::int64_t count);

@@ -29,7 +29,7 @@ namespace kolo {
 ///   are not the batch's samples; MismatchError on all ranks if samplers or consumed batches
 ///   differ; the errors of allgather
 at::Tensor gather_for_metrics(const at::Tensor& tensor, const DistributedSampler& sampler);
-/// The same for several tensors at once, such as predictions and labels.
+/// Gathers several tensors at once, such as predictions and labels.
 std::vector<at::Tensor> gather_for_metrics(const std::vector<at::Tensor>& tensors,
                                            const DistributedSampler& sampler);
 

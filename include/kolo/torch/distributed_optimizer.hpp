@@ -99,10 +99,10 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   shapes, groups or device of parameters differ between ranks
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
                        Options options = {});
-  /// The same with names instead of a model, and without buffers.
+  /// Wraps an optimizer with parameters of these names instead of a model, and without buffers.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        Options options = {});
-  /// The same, and takes ownership of the optimizer.
+  /// Wraps an optimizer and takes ownership of it.
   /// @throws InvalidArgument if `optimizer` is null
   DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
                        const torch::nn::Module& model, Options options = {});

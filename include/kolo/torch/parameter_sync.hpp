@@ -27,10 +27,10 @@ namespace kolo {
 /// Copies the root's parameters and buffers to all ranks, in place.
 void broadcast_parameters(const torch::nn::Module& module, int root,
                           ProcessSet* process_set = nullptr);
-/// The same for tensors that are matched by name; the names must be equal on all ranks.
+/// Copies the root's tensors, matched by name, to all ranks; the names must be equal on all.
 void broadcast_parameters(const std::vector<std::pair<std::string, at::Tensor>>& named, int root,
                           ProcessSet* process_set = nullptr);
-/// The same for tensors that are matched by order.
+/// Copies the root's tensors, matched by order, to all ranks.
 void broadcast_parameters(const std::vector<at::Tensor>& tensors, int root,
                           ProcessSet* process_set = nullptr);
 

@@ -43,7 +43,7 @@ class [[nodiscard]] ResultHandle {
     return *result_;
   }
 
-  /// The same operation with the result next(result()); `next` runs on the waiting thread.
+  /// Gives the operation the result next(result()); `next` runs on the waiting thread.
   template <class Next>
   ResultHandle<std::invoke_result_t<Next, Result>> then(Next next) && {
     return {std::move(handle_),

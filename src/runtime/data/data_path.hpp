@@ -52,14 +52,15 @@ struct DataPath {
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
 
-  /// KOLO_LOST_AFTER; the maximum duration if that is 0.
+  /// How long a rank may be silent: KOLO_LOST_AFTER; the maximum duration if that is 0.
   std::chrono::nanoseconds longest_silence() const {
     const std::chrono::nanoseconds limit = config.lost_after;
     return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
   }
 
-  /// The same while a rank shuts down. `may_be_busy`: messages move on one thread of the program,
-  /// so that a silent rank may just be busy, for as long as an operation would wait for it.
+  /// How long a rank may be silent while this one shuts down. `may_be_busy`: messages move on one
+  /// thread of the program, so that a silent rank may just be busy, for as long as an operation
+  /// would wait for it.
   std::chrono::nanoseconds longest_silence_in_shutdown(bool may_be_busy) const {
     return may_be_busy ? std::max(longest_silence(), config.timeout) : longest_silence();
   }

@@ -69,11 +69,11 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards = 1, std::size_t alignment = kBucketAlignment);
 
-/// The same buckets with a dtype at least as wide as `least`; their shards and members begin at the
-/// same elements.
+/// Gives the buckets a dtype at least as wide as `least`; their shards and members begin at the
+/// same elements as before.
 BucketPlan widen(BucketPlan plan, DType least);
 
-/// The same buckets in `slots` slots of memory: bucket i uses slot i % slots.
+/// Places the buckets in `slots` slots of memory: bucket i uses slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);
 
 /// A 16th of all gradients, 25 MiB at most.

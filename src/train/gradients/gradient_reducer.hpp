@@ -79,8 +79,8 @@ class GradientReducer {
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards
   /// parameters and their state in the wrapped optimizer. Collective then; does nothing later.
   void follow_arrival();
-  /// The same for a known order of parameters, if nothing was reduced yet. `sparse[i]`: gradients
-  /// of parameter i are reduced as sparse ones.
+  /// If nothing was reduced yet, lays buckets out in a known order of parameters, and shards as
+  /// follow_arrival() does. `sparse[i]`: gradients of parameter i are reduced as sparse ones.
   void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse);
   /// The order of the layout; empty before the first reduction.
   std::vector<std::size_t> order() const;

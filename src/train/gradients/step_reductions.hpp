@@ -58,7 +58,8 @@ struct GradientCompression {
 
   /// Bytes that rank `rank` of `ranks` sends with the codec to all-reduce `count` elements.
   std::uint64_t allreduce_bytes(std::size_t count, int rank, int ranks) const;
-  /// The same to reduce-scatter them, whose number is a multiple of `ranks`.
+  /// Bytes that each of `ranks` ranks sends with the codec to reduce-scatter `count` elements, a
+  /// multiple of `ranks`.
   std::uint64_t reduce_scatter_bytes(std::size_t count, int ranks) const;
 };
 
@@ -183,8 +184,8 @@ class BucketReduction {
   BucketReduction(const GradientBuckets& buckets, std::size_t index, const std::string& name,
                   const DistributedOptimizerOptions& options, const Coding& coding,
                   const BoundHook& hook);
-  /// The same for a sharded bucket; writes this rank's shard of the gradients to `shard` [n], which
-  /// outlives this.
+  /// Submits a sharded bucket under `name`; writes this rank's shard of the gradients to `shard`
+  /// [n], which outlives this.
   BucketReduction(const GradientBuckets& buckets, std::size_t index, std::string name,
                   const DistributedOptimizerOptions& options, const Coding& coding,
                   const ShardSets& sets, const at::Tensor& shard);

@@ -71,8 +71,8 @@ class LossNormalization {
   bool has_passes() const { return has_common_passes_; }
   /// Forgets the passes of the step, whose gradients are dropped.
   void restart();
-  /// The same if all passes were under no_sync and the program has dropped their gradients without
-  /// zero_grad() of the DistributedOptimizer. Called between passes.
+  /// Forgets the passes if all were under no_sync and the program has dropped their gradients
+  /// without zero_grad() of the DistributedOptimizer. Called between passes.
   void forget_dropped();
 
   /// Before the reductions of a step: starts the reduction of counts, if this rank has counted.

@@ -17,7 +17,8 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options);
 
 /// The problem with the options' compression, and what to do; empty if there is none.
 std::string problem_with_compression(const DistributedOptimizerOptions& options);
-/// The same for the compression scope, which also concerns compressors.
+/// The problem with the options' compression scope, which also concerns compressors; empty if
+/// there is none.
 std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
 
 /// Sets which parameters are compressed. Returns the problem with them; empty if there is none.
@@ -31,7 +32,8 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options);
 
-/// The same for parameters whose gradients are to be reduced; `first` is the optimizer's first.
+/// The problem with parameters whose gradients are to be reduced; empty if there is none. `first`
+/// is the optimizer's first.
 std::string problem_with(const std::vector<ReducedParameter>& parameters,
                          const ReducedParameter& first, const DistributedOptimizerOptions& options);
 

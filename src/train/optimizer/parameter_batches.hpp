@@ -84,7 +84,7 @@ class ParameterBatches {
   /// ranks have agreed on them. A non-empty `problem` with this rank's arguments becomes an error
   /// on all ranks. Collective.
   void add_first(const std::string& problem);
-  /// The same for later parameters; not collective if there are none.
+  /// Adds parameters that have appeared since. Collective if there are any.
   void add_new();
   /// Replaces all batches by one, whose number is `additions`. Collective.
   void rebuild(std::int64_t additions);

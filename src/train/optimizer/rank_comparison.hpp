@@ -14,12 +14,14 @@
 
 namespace kolo::train {
 
-/// The facts that must be equal on all ranks. Includes frozen parameters with Shard::Full.
+/// The facts about options and parameters that must be equal on all ranks. Includes frozen
+/// parameters with Shard::Full.
 std::vector<NamedValue> facts_of(const DistributedOptimizerOptions& options,
                                  const std::vector<ReducedParameter>& parameters,
                                  const std::vector<ReducedParameter>& frozen);
 
-/// The same for parameter groups: their options, and the group of each parameter.
+/// The facts about parameter groups that must be equal on all ranks: their options, and the group
+/// of each parameter.
 std::vector<NamedValue> facts_of(const OptionSync& option_sync,
                                  const std::vector<ReducedParameter>& parameters);
 

@@ -20,12 +20,14 @@ namespace kolo::train {
 /// The reason why collectives do not support the tensor, for an error text; empty if they do: it
 /// must be strided, on the CPU or a CUDA device, of a supported dtype, and have elements.
 std::string problem_with(const at::Tensor& tensor);
-/// The same, but deferred tensors are not a problem.
+/// The reason why collectives do not support tensors of this layout, device or dtype; empty if they
+/// do. Deferred tensors are not a problem.
 std::string problem_with_type(const at::Tensor& tensor);
-/// The first problem in a group, with the tensor's index.
+/// The first problem in a group, with the tensor's index; empty if there is none.
 std::string problem_with(const std::vector<at::Tensor>& tensors);
 
-/// The same for tensors that are written to in place.
+/// The first problem in a group that is written to in place, which elements that share memory and
+/// results of autograd cannot be; empty if there is none.
 std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 
 Device device_of(const at::Device& device);
@@ -39,7 +41,8 @@ DType dtype_of(const at::Tensor& tensor);
 /// The memory of a contiguous tensor, which must stay alive. Throws InvalidArgument, naming
 /// `operation`, if the tensor has a problem.
 TensorView view_of(const at::Tensor& tensor, std::string_view operation);
-/// The same without the memory, since a parameter that is gathered on use may have none.
+/// The dtype, shape and device of a tensor, without its memory: a parameter that is gathered on use
+/// may have none. Throws as view_of().
 TensorView extent_of(const at::Tensor& tensor, std::string_view operation);
 
 /// Copies bytes of a contiguous tensor on any device, from `offset` on, to `place`. Blocks.
