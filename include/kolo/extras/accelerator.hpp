@@ -109,13 +109,7 @@ struct AcceleratorOptions {
 ///     accelerator.save_state(folder);
 ///   }
 ///
-/// Each batch is one pass and ends with step(). In all but the last of gradient_accumulation_steps
-/// passes, gradients stay on their rank and step() does nothing, so the loop is the same with and
-/// without accumulation. The last step of an epoch may have fewer passes.
-///
-/// A step uses the mean of the loss over all samples of its passes on all ranks. Every sample has
-/// the same weight, even if batches or shares differ in size. The number of ranks therefore changes
-/// nothing but rounding, and a run can resume on another number of ranks.
+/// Each batch is one pass and ends with step(); docs/accelerator.md says what a step averages.
 ///
 /// All ranks of the set must make the same calls. Functions that are collective say so. Not
 /// thread-safe.

@@ -16,10 +16,8 @@ namespace kolo {
 
 #pragma GCC visibility push(default)
 /// Makes the generator of one sample in one epoch, for a data set that draws random numbers, such
-/// as a place to crop at. LibTorch's default generator is shared by all threads of a process: which
-/// sample gets which of its numbers depends on the loader's workers and on what they have
-/// prefetched. Numbers of this generator depend only on the arguments, so they are the same for
-/// any number of workers and ranks, and after a resume.
+/// as a place to crop at. Its numbers depend only on the arguments. docs/data.md says why those of
+/// LibTorch's default generator do not serve.
 ///
 ///   at::Tensor noise = torch::randn({3}, kolo::sample_generator(seed, epoch, index));
 ///
@@ -50,25 +48,8 @@ struct DistributedSamplerOptions {
 };
 
 /// Divides a data set between ranks for LibTorch's data loaders: a new order in every epoch, and
-/// exact resume in the middle of an epoch, on any number of ranks.
-///
-///   kolo::DistributedSampler sampler(*dataset.size(), {.seed = 7});
-///   auto loader = torch::data::make_data_loader(dataset, sampler, kBatch);
-///   if (resumes) sampler.set_state(optimizer.load(folder).extras.at("sampler"));
-///   while (sampler.epoch() < kEpochs) {
-///     for (auto& batch : *loader) {
-///       sampler.consume();
-///       train(batch);
-///       if (is_time()) optimizer.save(folder, {.extras = {{"sampler", sampler.state()}}});
-///     }
-///   }
-///
-/// The order of an epoch depends only on seed, epoch and size: it is the same on every machine and
-/// for every number of ranks. Of the samples that remain when an iteration begins, rank r of N gets
-/// the positions r, r + N, r + 2N …, so a batch of all ranks together is a contiguous range of
-/// the order. The state counts how much of the order all ranks have consumed. A resumed run sees
-/// the rest, and the same batches if the ranks' batch sizes add up to the same total as before. All
-/// ranks use the same batch size.
+/// exact resume in the middle of an epoch, on any number of ranks. All ranks use the same batch
+/// size. docs/data.md has the loop, and says who gets what.
 ///
 /// A loader prefetches batches, so the program reports each batch that it takes by calling
 /// consume(), and the state counts those. This requires batches in order: leave
@@ -96,11 +77,8 @@ class DistributedSampler final : public torch::data::samplers::Sampler<> {
   static DistributedSampler weighted(const std::vector<double>& weights, std::size_t samples,
                                      const Options& options = {});
 
-  /// Every sample once per epoch, in batches of similar length, so that little is lost to padding
-  /// within a batch. In each step all ranks get about the same total length: totals differ by at
-  /// most the difference between the longest and the shortest sample of the step. Groups are formed
-  /// from samples that are near each other in the shuffled order, so they differ in every epoch.
-  /// Without `shuffle`, samples are ordered by length, longest first.
+  /// Every sample once per epoch, in batches of similar length; docs/data.md says how they are
+  /// formed. Without `shuffle`, samples are ordered by length, longest first.
   /// @param lengths one per sample; the same on all ranks
   /// @param step_samples samples that all ranks together take per step: the sum of their batch
   ///   sizes

@@ -11,14 +11,8 @@ namespace kolo {
 
 #pragma GCC visibility push(default)
 /// Gathers the model's outputs for the batch that the sampler's consume() counted last, as if one
-/// rank had processed it: in the order of the epoch, without padding. Nine samples on two ranks in
-/// batches of five give nine rows. Collective over the sampler's process set; blocks.
-///
-///   for (auto& batch : *loader) {
-///     sampler.consume();
-///     const at::Tensor right = model->forward(batch.data).argmax(1).eq(batch.target);
-///     correct += kolo::gather_for_metrics(right, sampler).sum().item<std::int64_t>();
-///   }
+/// rank had processed it: in the order of the epoch, without padding. docs/data.md has an example.
+/// Collective over the sampler's process set; blocks.
 ///
 /// Not differentiable. As gather_for_metrics of Hugging Face Accelerate, which leaves the rows in
 /// the order of ranks.

@@ -35,11 +35,9 @@ struct PowerSgdOptions {
 ///   kolo::PowerSgd power_sgd({.rank = 2, .start_step = 100});
 ///   optimizer.register_bucket_hook(power_sgd.hook());
 ///
-/// The gradient of a parameter [n, ...] is treated as a matrix M of n rows and m columns. Each rank
-/// adds the residual of its last approximation to it. Then one step of power iteration follows: P =
-/// M Q is averaged over ranks and its columns are made orthonormal; Q = M^T P is averaged; the
-/// reduced gradient is P Q^T, with the same bits on all ranks. A rank sends (n + m) rank elements
-/// instead of n m. All other gradients of a bucket are averaged uncompressed in one operation.
+/// Ranks send two thin factors, P and Q, instead of a gradient, a matrix of the parameter's first
+/// dimension and the rest; docs/compression.md has the steps and the bytes. All other gradients of
+/// a bucket are averaged uncompressed in one operation.
 ///
 /// P and Q are float32, or float64 for float64 gradients. Complex gradients are not compressed, and
 /// neither is anything on one rank. Gradients that are not finite become NaN on all ranks, as a

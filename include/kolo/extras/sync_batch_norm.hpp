@@ -18,27 +18,21 @@ struct Moments;
 /// Batch normalization over the batches of all ranks; docs/normalization.md says when to use it.
 namespace kolo {
 
-/// A BatchNorm that normalizes with the mean and variance of the batches of all ranks together.
+/// A BatchNorm that normalizes with the mean and variance of the batches of all ranks together, as
+/// torch.nn.SyncBatchNorm.
 ///
-///   torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).bias(false)),
-///                               kolo::SyncBatchNorm(8), torch::nn::ReLU());
 ///   kolo::SyncBatchNorm norm(torch::nn::BatchNormOptions(64).momentum(std::nullopt), &set);
 ///
 /// Outputs, running statistics and gradients are those of LibTorch's BatchNorm applied to the rows
 /// of all ranks as one batch, for the sum of all ranks' losses; gradients of weight and bias are
 /// this rank's contribution, which a DistributedOptimizer sums or averages like all others. Ranks
-/// may have different numbers of rows, or none. Parameters and buffers have BatchNorm's names and
-/// shapes, so the two can load each other's files. In evaluation mode it acts as BatchNorm and does
-/// not communicate. The semantics are those of torch.nn.SyncBatchNorm.
+/// may have different numbers of rows, or none. In evaluation mode it acts as BatchNorm and does
+/// not communicate.
 ///
 /// In training mode, every rank of the set must call forward(), and backward() through its result,
 /// in the same order for all of these modules; each call blocks until all ranks have made it.
-/// forward() gathers count, means and variances, 8 + 16 C bytes per rank; backward() all-reduces 2
-/// C elements if the input requires a gradient. Joined ranks are left out.
-///
-/// float16 and bfloat16 input is normalized in float32; weight, bias and running statistics may
-/// have the input's dtype or float32. CPU and CUDA; no thread waits for the GPU unless a rank has
-/// fewer than two values per channel.
+/// Joined ranks are left out. Weight, bias and running statistics have the input's dtype or
+/// float32. CPU and CUDA.
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
@@ -111,11 +105,8 @@ struct RunningStatisticsOptions {
 /// has `running_mean` and `running_var`, in place. Collective and blocking.
 ///
 /// Combined statistics are those of the ranks' batches together, weighted by
-/// `num_batches_tracked`: the mean is the average of means; the variance is the average of
-/// variances, plus the variance of the means between ranks. `num_batches_tracked` becomes the
-/// largest. If rows have the same distribution on all ranks, the result is what SyncBatchNorm would
-/// track, up to the noise of smaller batches. During training, each rank still normalizes with the
-/// statistics of its own batch.
+/// `num_batches_tracked`, which becomes the largest. During training, each rank still normalizes
+/// with the statistics of its own batch.
 ///
 /// @param module the same on all ranks
 /// @throws MismatchError on all ranks if the names or shapes of such modules differ

@@ -147,16 +147,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   optimizer.backward(loss, labels.numel());
   ///   optimizer.step();
   ///
-  /// With a GradScaler, pass scaler.scale(loss_sum), since scaling is linear. Until synchronize(),
-  /// clip_grad_norm_() or step(), gradients are multiplied by an internal power of two, equal on
-  /// all ranks, that keeps them in the range of 16-bit floats. Under no_sync(), gradients and the
-  /// count add up on this rank; a rank that steps alone divides by its own count. If all ranks
-  /// count 0, the step has no gradients. A bucket hook must return what `op` would.
-  ///
-  /// If a loss depends on parameters of several optimizers, only this one's gradients are
-  /// normalised. Drop gradients with this optimizer's zero_grad(), which also drops counts. With
-  /// float16 parameters or float16 compression, the first call blocks until every rank has called
-  /// it.
+  /// With a GradScaler, pass scaler.scale(loss_sum). A bucket hook must return what `op` would.
+  /// With float16 parameters or float16 compression, the first call blocks until every rank has
+  /// called it. See docs/training.md for the rest.
   /// @param loss_sum the sum, not the mean, of the loss over this rank's samples of the pass; if
   ///   the tensor has several elements, their sum. With count 0 it may be undefined, and backward()
   ///   is not run on it, except where shard = Full gathers parameters: there all ranks must use the
@@ -179,15 +172,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   using GradientVisitor = std::function<void(const std::string& name, at::Tensor& gradient)>;
 
   /// Calls synchronize(), then `visit` with this rank's pieces of the reduced gradients, in every
-  /// shard mode, so that a program can change them, drop them or compute with them:
-  ///
-  ///   double sum = 0;  // the norm of one module's gradients
-  ///   const int copies = optimizer.for_each_gradient([&](auto& name, at::Tensor& gradient) {
-  ///     if (name == "head.weight") gradient.reset();  // step() leaves the parameter alone
-  ///     if (name.starts_with("encoder.")) sum += gradient.square().sum().item<double>();
-  ///   });
-  ///   sum = kolo::allreduce(at::scalar_tensor(sum, at::kDouble), {.op = kolo::ReduceOp::Sum})
-  ///             .item<double>() / copies;
+  /// shard mode, so that a program can change them, drop them or compute with them. See
+  /// docs/training.md for an example.
   ///
   /// Without shards, `gradient` is the whole gradient, in the parameter's shape, which must be
   /// changed alike on all ranks. In sharded modes it is one-dimensional and has some of the
