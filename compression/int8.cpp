@@ -86,9 +86,9 @@ HWY_EXPORT(largest_magnitude);
 HWY_EXPORT(encode_int8);
 HWY_EXPORT(add_int8);
 
-class Int8 final : public BuiltInCodec {
+class Int8 final : public CodecWithGpuKernels {
  public:
-  Int8() : BuiltInCodec({.kind = base::CodecKind::Int8}) {}
+  Int8() : CodecWithGpuKernels({.kind = base::CodecKind::Int8}) {}
 
   std::string_view name() const override { return "int8"; }
   double error_bound() const override { return 1.0 / 253; }  // half a unit, and rounding

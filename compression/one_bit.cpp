@@ -14,9 +14,9 @@ namespace {
 
 using Means = std::array<float, 2>;  // of the elements that are not negative, and of the others
 
-class OneBit final : public BuiltInCodec {
+class OneBit final : public CodecWithGpuKernels {
  public:
-  OneBit() : BuiltInCodec({.kind = base::CodecKind::OneBit}) {}
+  OneBit() : CodecWithGpuKernels({.kind = base::CodecKind::OneBit}) {}
 
   std::string_view name() const override { return "one_bit"; }
   double error_bound() const override { return 1.0; }

@@ -73,8 +73,8 @@ const Codec* Registry::find_codec(std::string_view name) const {
 }
 
 const base::CodecFormat* Registry::format_of(const Codec& codec) {
-  const auto* const built_in = dynamic_cast<const BuiltInCodec*>(&codec);
-  return built_in == nullptr ? nullptr : &built_in->format();
+  const auto* const with_kernels = dynamic_cast<const CodecWithGpuKernels*>(&codec);
+  return with_kernels == nullptr ? nullptr : &with_kernels->format();
 }
 
 const Codec* Registry::make_with_fraction(std::string_view name) const {

@@ -12,10 +12,10 @@
 
 namespace kolo::compression {
 
-/// A codec whose format is also supported by GPU kernels.
-class BuiltInCodec : public Codec {
+/// A codec whose payloads ops/kernels/ also encodes and decodes on GPUs.
+class CodecWithGpuKernels : public Codec {
  public:
-  explicit BuiltInCodec(base::CodecFormat format) : format_(format) {}
+  explicit CodecWithGpuKernels(base::CodecFormat format) : format_(format) {}
 
   const base::CodecFormat& format() const { return format_; }
   std::size_t block() const override { return format_.block(); }
@@ -26,6 +26,10 @@ class BuiltInCodec : public Codec {
  private:
   base::CodecFormat format_;
 };
+
+/// What an error says after the name of a codec without such kernels.
+inline constexpr std::string_view kNoGpuKernels =
+    "has no kernels for GPUs. Use int8, one_bit, top_k, random_k, fp16, bf16 or none";
 
 /// The built-in codecs. Each is explained in its file.
 const Codec& int8();
@@ -58,8 +62,8 @@ class Registry {
   /// Throws as find(). Any thread may call it. Exported for libkolo.so.
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
 
-  /// The format of a codec in GPU kernels; null for user-defined codecs, which have none. Exported
-  /// for libkolo.so.
+  /// The format of a codec in GPU kernels; null for a codec without such kernels. Exported for
+  /// libkolo.so.
   [[gnu::visibility("default")]] static const base::CodecFormat* format_of(const Codec& codec);
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }

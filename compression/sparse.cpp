@@ -110,10 +110,10 @@ void for_each_place(std::uint64_t seed, std::size_t count, std::size_t kept, con
   for (std::size_t i = 0; i < kept; ++i) visit(base::random_k_place(seed, i, count, kept));
 }
 
-class RandomK final : public BuiltInCodec {
+class RandomK final : public CodecWithGpuKernels {
  public:
   RandomK(std::string name, double fraction)
-      : BuiltInCodec({.kind = base::CodecKind::RandomK, .fraction = fraction}),
+      : CodecWithGpuKernels({.kind = base::CodecKind::RandomK, .fraction = fraction}),
         name_(std::move(name)) {}
 
   std::string_view name() const override { return name_; }
@@ -151,10 +151,10 @@ class RandomK final : public BuiltInCodec {
   std::string name_;
 };
 
-class TopK final : public BuiltInCodec {
+class TopK final : public CodecWithGpuKernels {
  public:
   TopK(std::string name, double fraction)
-      : BuiltInCodec({.kind = base::CodecKind::TopK, .fraction = fraction}),
+      : CodecWithGpuKernels({.kind = base::CodecKind::TopK, .fraction = fraction}),
         name_(std::move(name)) {}
 
   std::string_view name() const override { return name_; }

@@ -9,7 +9,8 @@ namespace kolo {
 
 /// A lossy compressor of blocks of float32. Unlike those of a Compressor, its payloads cannot be
 /// added up as they are: the receiver decodes them first. Stateless; threads may call it
-/// concurrently. For tensors in CPU memory: on GPUs only the built-in codecs have kernels.
+/// concurrently. For tensors in CPU memory: GPUs have kernels of int8, one_bit, top_k and random_k
+/// only.
 ///
 ///     class Halves final : public kolo::Codec { … };  // examples/10_own_codec.cpp
 ///

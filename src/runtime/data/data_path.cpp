@@ -17,10 +17,8 @@ void check_codec(const Request& request, const Codec& codec) {
                           ". Use none, fp16 or bf16.");
   }
   if (request.device != DeviceKind::Cpu && compression::Registry::format_of(codec) == nullptr) {
-    throw InvalidArgument(text +
-                          "is a codec of the program's, which has no kernels for GPUs. Use int8, "
-                          "one_bit, top_k, random_k, fp16, bf16 or none, or copy the tensor to the "
-                          "CPU.");
+    throw InvalidArgument(text + std::string(compression::kNoGpuKernels) +
+                          ", or copy the tensor to the CPU.");
   }
 }
 

@@ -83,9 +83,8 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
     if (compression.codec == nullptr || !parameter.is_compressed) continue;
     if (runtime::Lane::runs_on_gpus(*compression.codec)) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
-           std::string(options.compression.name()) +
-           " is a codec of the program's, which has no kernels for GPUs. Use int8, one_bit, top_k, "
-           "random_k, fp16, bf16 or none.";
+           std::string(options.compression.name()) + " " + std::string(compression::kNoGpuKernels) +
+           ".";
   }
   return {};
 }

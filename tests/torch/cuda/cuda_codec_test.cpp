@@ -215,7 +215,7 @@ class Nothing final : public Codec {
   void add_decoded(const std::byte*, int, std::span<float>) const override {}
 };
 
-TEST(CudaCodecErrorTest, CodecsOfTheProgram_AreRefused) {
+TEST(CudaCodecErrorTest, CodecsWithoutKernels_AreRefused) {
   static const Nothing codec;
   run_ranks(
       2,
@@ -232,7 +232,7 @@ TEST(CudaCodecErrorTest, CodecsOfTheProgram_AreRefused) {
           const LinearTraining training(rank, {.compression = Compression::named("nothing")});
         });
         expect_contains(text, "parameter 'p0': it lies on cuda:");
-        expect_contains(text, "has no kernels for GPUs. Use int8");
+        expect_contains(text, "compression nothing has no kernels for GPUs. Use int8");
       },
       cuda_setting(2).network);
 }
