@@ -2,7 +2,6 @@
 #include "kolo/codec.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -16,11 +15,9 @@
 #include "runtime/every_world.hpp"
 #include "runtime/values.hpp"
 #include "runtime/whole_codec.hpp"
+#include "support/codecs.hpp"
 
 namespace kolo::test::codec_test {
-
-const std::array kCodecs{Compression::int8(), Compression::one_bit(), Compression::top_k(0.01),
-                         Compression::random_k(0.02)};
 
 /// Codecs send messages in every world; settings include late messages, and pieces of one block
 /// each.
@@ -85,7 +82,7 @@ TEST_P(CodecTest, WholePayloadsChangeNothing) {
 
 TEST_P(CodecTest, ResultsHaveTheSameBitsOnAllRanks) {
   run([&](Runtime& runtime) {
-    for (const Compression& compression : kCodecs) {
+    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
       Tensor tensor(40000);
       tensor.fill([&](std::size_t i) {
         return std::sin(static_cast<double>(i) * (runtime.rank() + 1)) /
@@ -118,26 +115,19 @@ TEST_P(CodecTest, WhatIsNotFloating_TravelsAsItIs) {
 TEST_P(CodecTest, BytesEqualTheFormula) {
   run([&](Runtime& runtime) {
     const auto others = static_cast<std::uint64_t>(size() - 1);
-    const std::uint64_t elements = 4 * 16384;
-    const std::uint64_t blocks = 4;
-    const auto ranks = static_cast<std::uint64_t>(size());
-    const std::uint64_t kept = 164;  // 1 % of a block, rounded up
-    const std::uint64_t drawn = 328;
-    const std::uint64_t sum_of_drawn = std::min(6 * drawn * ranks, std::uint64_t{65536});
-    const std::array<std::uint64_t, 4> own{elements / 256 * 260, elements / 256 * 40,
-                                           blocks * kept * 6, blocks * (8 + drawn * 4)};
-    const std::array<std::uint64_t, 4> sums{own[0], own[1], blocks * kept * 6 * ranks,
-                                            blocks * sum_of_drawn};
-    Tensor tensor(static_cast<std::int64_t>(elements * ranks));
+    const std::int64_t elements = 4 * 16384;
+    Tensor tensor(elements * size());
     tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
-    Tensor part(static_cast<std::int64_t>(elements));
-    for (std::size_t i = 0; i < kCodecs.size(); ++i) {
+    Tensor part(elements);
+    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+      const std::uint64_t own = coded_bytes(compression, elements);
+      const std::uint64_t sum = coded_bytes(compression, elements, size());
       const std::uint64_t before = runtime.world().metrics().bytes_sent;
-      allreduce(tensor.view(), tensor.view(), {.compression = kCodecs[i]});
+      allreduce(tensor.view(), tensor.view(), {.compression = compression});
       const std::uint64_t middle = runtime.world().metrics().bytes_sent;
-      EXPECT_EQ(middle - before, others * (own[i] + sums[i])) << kCodecs[i].name();
-      reduce_scatter(tensor.view(), part.view(), {.compression = kCodecs[i]});
-      EXPECT_EQ(runtime.world().metrics().bytes_sent - middle, others * own[i]);
+      EXPECT_EQ(middle - before, others * (own + sum)) << compression.name();
+      reduce_scatter(tensor.view(), part.view(), {.compression = compression});
+      EXPECT_EQ(runtime.world().metrics().bytes_sent - middle, others * own);
     }
   });
 }
@@ -147,7 +137,7 @@ TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
   run([&](Runtime& runtime) {
     constexpr std::int64_t kCount = 20000;
     constexpr int kSteps = 3;
-    for (const Compression& compression : kCodecs) {
+    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
       for (const bool scatters : {false, true}) {
         Tensor gradient(kCount);
         Tensor result(scatters ? scattered_rows(kCount, size(), runtime.rank()) : kCount);

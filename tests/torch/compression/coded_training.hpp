@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "runtime/runtimes.hpp"
+#include "support/codecs.hpp"
 #include "torch/checkpoint/checkpoint_image.hpp"
 #include "torch/prefix_sets.hpp"
 #include "torch/sharding.hpp"
@@ -21,11 +22,6 @@
 
 /// Shared code of the tests of codecs in training.
 namespace kolo::test::compression_test {
-
-inline std::vector<Compression> codecs() {
-  return {Compression::int8(), Compression::one_bit(), Compression::top_k(0.05),
-          Compression::random_k(0.1)};
-}
 
 /// Whether a codec encodes anything that this rank sends.
 inline bool is_coded(ShardScope scope = ShardScope::World) {
