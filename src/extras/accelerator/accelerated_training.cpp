@@ -350,7 +350,7 @@ std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::pat
 /// Returns the problem with a saved state; empty if there was none.
 std::string AcceleratedTraining::restore(const std::string& text) {
   try {
-    const nlohmann::json state = parse_state(text);
+    const nlohmann::json state = nlohmann::json::parse(text);
     if (state.contains("data") != (feed_ != nullptr)) {
       return std::string("it has ") + (feed_ == nullptr ? "a" : "no") +
              " position in training data, unlike the program. Call the same prepare() as the "

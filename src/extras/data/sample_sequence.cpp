@@ -19,7 +19,7 @@ namespace {
 void read_state(const std::string& what, const std::string& text,
                 const std::function<void(const nlohmann::json& fields)>& read) {
   try {
-    read(parse_state(text));
+    read(nlohmann::json::parse(text));
   } catch (const std::exception& error) {
     throw InvalidArgument(what + ": the state is damaged: " + escaped(error.what()) +
                           ". Give the text that state() has returned, or begin anew.");

@@ -2,18 +2,16 @@
 
 #include <cstdint>
 #include <limits>
-#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "kolo/error.hpp"
 
 /// Reads the states that samplers and Accelerators have saved as JSON. The text may come from any
-/// file: nlohmann::json itself accepts duplicate keys, recurses once per level of nesting, and
-/// converts fractions, negative numbers and booleans to counts.
+/// file: nlohmann::json itself recurses once per level of nesting when it copies or prints a value,
+/// and converts fractions, negative numbers and booleans to counts.
 namespace kolo::extras {
 
 /// Text out of a file, safe for terminals and logs: control characters and all that is not ASCII
@@ -24,29 +22,11 @@ inline std::string escaped(std::string_view text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-/// Throws InvalidArgument for duplicate keys and for values that are nested too deeply, and the
-/// library's own exceptions for text that is not JSON.
-inline nlohmann::json parse_state(std::string_view text) {
-  constexpr int kMaxDepth = 100;
-  std::vector<std::set<std::string>> keys;  // of the enclosing objects
-  using Event = nlohmann::json::parse_event_t;
-  return nlohmann::json::parse(text, [&](int depth, Event event, nlohmann::json& value) {
-    if (depth > kMaxDepth) {
-      throw InvalidArgument("values are nested more than " + std::to_string(kMaxDepth) +
-                            " levels deep");
-    }
-    if (event == Event::object_start) keys.emplace_back();
-    if (event == Event::object_end) keys.pop_back();
-    if (event == Event::key && !keys.back().insert(value.get<std::string>()).second) {
-      throw InvalidArgument("'" + escaped(value.get<std::string>()) + "' appears twice");
-    }
-    return true;
-  });
-}
-
 inline std::uint64_t to_count(const nlohmann::json& value) {
   if (!value.is_number_unsigned()) {
-    throw InvalidArgument("a count is expected, not " + value.dump(-1, ' ', true).substr(0, 40));
+    throw InvalidArgument("a count is expected, not " +
+                          (value.is_structured() ? std::string(value.type_name())
+                                                 : value.dump(-1, ' ', true).substr(0, 40)));
   }
   return value.get<std::uint64_t>();
 }

@@ -256,6 +256,7 @@ TEST(SampleSequenceTest, DamagedStates_AreRefused) {
     std::string text = good;
     return text.replace(text.find(part), part.size(), by);
   };
+  constexpr std::size_t kDepth = 300'000;  // to print such a value overflows the stack
   SampleSequence sequence = alone(9);
   for (const std::string& text :
        {std::string(), std::string("3"), std::string("[]"), std::string("null"),
@@ -264,7 +265,8 @@ TEST(SampleSequenceTest, DamagedStates_AreRefused) {
         replaced("\"epoch\":0", "\"epoch\":0.5"),
         replaced("\"epoch\":0", "\"epoch\":9223372036854775807"),
         replaced("\"epoch\":0", "\"epoch\":18446744073709551615"),
-        replaced("\"consumed\":0", "\"consumed\":10"), replaced("shuffled", "\xff")}) {
+        replaced("\"consumed\":0", "\"consumed\":10"), replaced("shuffled", "\xff"),
+        replaced(":9", ":" + std::string(kDepth, '[') + std::string(kDepth, ']'))}) {
     expect_contains(text_thrown_by<InvalidArgument>([&] { sequence.set_state(text); }),
                     "DistributedSampler::set_state: the state is damaged: ");
     EXPECT_EQ(sequence.state(), good);
