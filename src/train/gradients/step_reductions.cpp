@@ -87,6 +87,16 @@ Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
   return grouped_allreduce_async(gradients, options);
 }
 
+/// Runs `work`. Its exception becomes the first of several, unless there is one already.
+template <class Work>
+void keep_first_error(std::exception_ptr& first_error, const Work& work) {
+  try {
+    work();
+  } catch (...) {
+    if (!first_error) first_error = std::current_exception();
+  }
+}
+
 float* data_of(const at::Tensor& residual) {
   return residual.defined() ? residual.mutable_data_ptr<float>() : nullptr;
 }
@@ -206,18 +216,11 @@ void BucketReduction::begin_replica_sum() {
 void BucketReduction::wait() {
   // Waits for all operations, even after an error, since their memory and names are reused.
   std::exception_ptr first_error;
-  const auto attempt = [&](const auto& work) {
-    try {
-      work();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
-  attempt([&] { handle_.wait(); });
-  if (gradients_) attempt([&] { gradients_->wait(); });
+  keep_first_error(first_error, [&] { handle_.wait(); });
+  if (gradients_) keep_first_error(first_error, [&] { gradients_->wait(); });
   // Even after an error: other nodes wait for it.
-  if (pending_replica_sum_) attempt([&] { begin_replica_sum(); });
-  if (replica_sum_) attempt([&] { replica_sum_->wait(); });
+  if (pending_replica_sum_) keep_first_error(first_error, [&] { begin_replica_sum(); });
+  if (replica_sum_) keep_first_error(first_error, [&] { replica_sum_->wait(); });
   stream_.order_before_current();
   if (first_error) std::rethrow_exception(first_error);
   if (hook_) take_hook_result();
@@ -334,7 +337,7 @@ void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
   const std::size_t parameter = buckets_.buckets()[bucket].members[member].parameter;
   at::Tensor& gradient = buckets_.parameters()[parameter].mutable_grad();
   State& state = states_[bucket];
-  try {
+  keep_first_error(state.sparse_error, [&] {
     state.sparse.push_back(
         {member, gradient,
          reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
@@ -342,9 +345,7 @@ void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
     if (gradient.defined()) {
       gradient = withheld(gradient, refusal_of_gradient(parameter_names_[parameter]));
     }
-  } catch (...) {
-    if (!state.sparse_error) state.sparse_error = std::current_exception();
-  }
+  });
 }
 
 /// The residual for a reduction that begins; undefined if its codec or hook has no error feedback.
@@ -488,13 +489,6 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
 
 std::exception_ptr StepReductions::finish() {
   std::exception_ptr first_error;
-  const auto attempt = [&](const auto& work) {
-    try {
-      work();
-    } catch (...) {
-      if (!first_error) first_error = std::current_exception();
-    }
-  };
   StepState& step = setup_.step;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
@@ -503,16 +497,16 @@ std::exception_ptr StepReductions::finish() {
       state = State{};
       continue;
     }
-    attempt([&] {
+    keep_first_error(first_error, [&] {
       complete(i);
       step.times.buckets.push_back({bucket.size_bytes, step.seconds_until(state.submitted),
                                     step.seconds_until(state.reduction->started()),
                                     step.seconds_until(state.reduction->ended())});
     });
     for (SparseReduction& reduction : state.sparse) {
-      attempt([&] { assign_sparse(bucket, reduction); });
+      keep_first_error(first_error, [&] { assign_sparse(bucket, reduction); });
     }
-    attempt([&] {
+    keep_first_error(first_error, [&] {
       if (state.sparse_error) std::rethrow_exception(state.sparse_error);
     });
     state = State{};
