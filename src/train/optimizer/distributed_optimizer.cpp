@@ -35,7 +35,7 @@
 #include "train/optimizer/optimizer_checks.hpp"
 #include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/replica_check.hpp"
-#include "train/tensors/run_on_all.hpp"
+#include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::train {

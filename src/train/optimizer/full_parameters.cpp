@@ -19,7 +19,7 @@
 #include "kolo/torch/parameter_sync.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/run_on_all.hpp"
+#include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
@@ -182,7 +182,8 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   std::vector<PrivateCopy> copies;
   ProcessSet& set = *options.process_set;
   const auto run = [&](const char* actor, const std::function<void()>& work) {
-    run_on_all(set, options.name + ".done", "DistributedOptimizer::full_parameters()", actor, work);
+    run_or_throw_on_all(set, options.name + ".done", "DistributedOptimizer::full_parameters()",
+                        actor, work);
   };
   // Ranks agree before `write`, which may call collectives.
   run("copying the parameters", [&] { copies = copy_all(shared); });

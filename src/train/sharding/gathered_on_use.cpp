@@ -22,7 +22,7 @@
 #include "train/sharding/operator_watch.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/program_stream.hpp"
-#include "train/tensors/run_on_all.hpp"
+#include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
@@ -64,8 +64,9 @@ std::optional<SharedBuffer> make_node_memory(std::size_t size_bytes,
   const std::size_t pages = size_bytes / sharers / comm::page_bytes() + 1;
   const std::size_t segment_bytes = pages * comm::page_bytes();
   std::shared_ptr<comm::JoinedMapping> memory;
-  run_on_all(world, options.name + ".joined", "DistributedOptimizer", "sharing memory in its node",
-             [&] { memory = join_segments(segment_bytes, options); });
+  run_or_throw_on_all(world, options.name + ".joined", "DistributedOptimizer",
+                      "sharing memory in its node",
+                      [&] { memory = join_segments(segment_bytes, options); });
   if (!holds_on_all(memory != nullptr, options)) return std::nullopt;
   const TensorView extent{
       memory->data(), DType::UInt8, {static_cast<std::int64_t>(sharers * segment_bytes)}, Device{}};
@@ -90,7 +91,7 @@ SharedBuffer make_shards(const BucketPlan& plan, const UnitSetup& setup,
   const std::size_t bytes = shard_bytes(plan, set) + shard_bytes(setup.frozen_plan, set);
   const std::string name = options.name + ".shards";
   std::shared_ptr<at::Tensor> memory;
-  run_on_all(set, name, "DistributedOptimizer", "allocating its shards", [&] {
+  run_or_throw_on_all(set, name, "DistributedOptimizer", "allocating its shards", [&] {
     memory = std::make_shared<at::Tensor>(
         at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
   });
@@ -169,12 +170,13 @@ class GatheredOnUse final : public ParameterMemory {
     }
     OperationOptions options = options_;
     options.keep_alive = buffer().owner();
-    run_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
-               "allocating memory for gathered parameters", [&] {
-                 units_ = std::make_shared<GatheredUnits>(
-                     std::move(units), UnitSlots(slots, bytes, setup_.device, std::move(of_node)),
-                     std::move(options), setup_.batch, setup_.calls);
-               });
+    run_or_throw_on_all(*options_.process_set, options_.name + ".units", "DistributedOptimizer",
+                        "allocating memory for gathered parameters", [&] {
+                          units_ = std::make_shared<GatheredUnits>(
+                              std::move(units),
+                              UnitSlots(slots, bytes, setup_.device, std::move(of_node)),
+                              std::move(options), setup_.batch, setup_.calls);
+                        });
   }
 
   std::size_t ranks() const { return static_cast<std::size_t>(options_.process_set->size()); }

@@ -29,7 +29,7 @@
 #include "kolo/torch/deferred.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/run_on_all.hpp"
+#include "train/tensors/run_or_throw_on_all.hpp"
 
 namespace kolo::train {
 namespace {
@@ -271,7 +271,7 @@ void construct_deferred(const std::function<const torch::nn::Module&()>& constru
       keeps_parameters ? ConstructionMemory::Kind::Real : ConstructionMemory::Kind::Scratch);
   const std::string before = random_state();
   const torch::nn::Module* made = nullptr;
-  run_on_all(world, "deferred.constructed", kWhat, "the constructor", [&] {
+  run_or_throw_on_all(world, "deferred.constructed", kWhat, "the constructor", [&] {
     const ConstructionMemory::Scope scope(memory);
     made = &construct();
   });

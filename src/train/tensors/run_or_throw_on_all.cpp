@@ -1,4 +1,4 @@
-#include "train/tensors/run_on_all.hpp"
+#include "train/tensors/run_or_throw_on_all.hpp"
 
 #include <exception>
 
@@ -20,8 +20,8 @@ std::string text_of_current_error() {
   }
 }
 
-void run_on_all(ProcessSet& set, const std::string& name, const std::string& what,
-                const std::string& actor, const std::function<void()>& work) {
+void run_or_throw_on_all(ProcessSet& set, const std::string& name, const std::string& what,
+                         const std::string& actor, const std::function<void()>& work) {
   std::exception_ptr error;
   std::string problem;
   try {
