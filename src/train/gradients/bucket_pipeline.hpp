@@ -46,6 +46,14 @@ class Arrivals {
 };
 
 /// Decides when gradients may be copied into a bucket and when buckets are submitted.
+///
+/// A pipeline has neither a thread nor a clock: it acts only when autograd's hooks call it during
+/// backward(), or when step(), synchronize() or zero_grad() do. A bucket can wait for one of these
+/// calls, not for a time.
+///
+/// Guards hold from submission on: the bucket's gradients refuse access, a further one ends
+/// backward() with an error unless each pass is reduced, and StepPhases forbids join() and load().
+/// Before it, the program may still read, change and drop the gradients.
 class BucketPipeline {
  public:
   virtual ~BucketPipeline() = default;
