@@ -5,7 +5,7 @@
 
 #include "bench/options.hpp"
 #include "kolo/compression.hpp"
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 
 namespace bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 #include "train/gradients/step_reductions.hpp"
 
 namespace kolo::train {

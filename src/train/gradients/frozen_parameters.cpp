@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "comm/shared_memory.hpp"
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"

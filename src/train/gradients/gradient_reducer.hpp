@@ -11,9 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "train/buckets/bucket_plan.hpp"
+#include "train/buckets/gradient_buckets.hpp"
 #include "train/gradients/bucket_pipeline.hpp"
-#include "train/gradients/bucket_plan.hpp"
-#include "train/gradients/gradient_buckets.hpp"
 #include "train/gradients/parameter_watch.hpp"
 #include "train/gradients/residuals.hpp"
 #include "train/gradients/step_reductions.hpp"

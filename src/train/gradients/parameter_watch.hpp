@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::train {

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 
 namespace kolo::train {
 

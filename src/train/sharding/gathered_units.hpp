@@ -22,7 +22,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "kolo/tensor_view.hpp"
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 #include "train/tensors/program_stream.hpp"
 
 namespace kolo::train {

@@ -10,7 +10,7 @@
 
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 #include "train/sharding/gathered_units.hpp"
 
 namespace kolo::train {

@@ -11,7 +11,7 @@
 
 #include "kolo/process_set.hpp"
 #include "kolo/shard.hpp"
-#include "train/gradients/gradient_buckets.hpp"
+#include "train/buckets/gradient_buckets.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 

@@ -1,4 +1,4 @@
-#include "train/gradients/gradient_buckets.hpp"
+#include "train/buckets/gradient_buckets.hpp"
 
 #include <cstring>
 #include <utility>

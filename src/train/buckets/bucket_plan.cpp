@@ -1,4 +1,4 @@
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 
 #include <algorithm>
 #include <array>

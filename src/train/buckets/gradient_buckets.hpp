@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/shared_buffer.hpp"
-#include "train/gradients/bucket_plan.hpp"
+#include "train/buckets/bucket_plan.hpp"
 
 namespace kolo::train {
 
