@@ -4,10 +4,10 @@ if(TARGET kolo)
   kolo_add_test(training_parts_test
     SOURCES
       torch/buckets/bucket_plan_test.cpp
+      torch/gradients/arrivals_test.cpp
+      torch/gradients/step_phase_test.cpp
       torch/optimizer/step_command_test.cpp
       torch/power_sgd/orthonormal_test.cpp
-      torch/reduction/arrivals_test.cpp
-      torch/reduction/step_phase_test.cpp
       torch/sharding/unit_plan_test.cpp
       torch/sharding/use_order_test.cpp
     LIBRARIES kolo_extras nlohmann_json::nlohmann_json
@@ -44,17 +44,13 @@ if(TARGET kolo)
       torch/checkpoint/training_checkpoint_test.cpp
       torch/optimizer/complex_parameters_test.cpp
       torch/optimizer/distributed_optimizer_test.cpp
-      torch/optimizer/dropped_gradients_test.cpp
       torch/optimizer/grad_scaler_misuse_test.cpp
       torch/optimizer/grad_scaler_steps_test.cpp
       torch/optimizer/grad_scaler_test.cpp
       torch/optimizer/long_parameter_test.cpp
       torch/optimizer/optimizer_join_test.cpp
       torch/optimizer/optimizer_options_test.cpp
-      torch/optimizer/optimizer_overlap_test.cpp
       torch/optimizer/optimizer_parameters_test.cpp
-      torch/optimizer/optimizer_sparse_test.cpp
-      torch/optimizer/optimizer_steps_test.cpp
       torch/optimizer/training_report_test.cpp
       torch/sharding/checkpointed_models_test.cpp
       torch/sharding/frozen_checkpoints_test.cpp
@@ -98,12 +94,10 @@ if(TARGET kolo)
   kolo_add_mpi_test(training_steps_test
     SOURCES
       torch/optimizer/ended_runtime_test.cpp
-      torch/optimizer/gradient_access_test.cpp
       torch/optimizer/local_steps_test.cpp
       torch/optimizer/loss_normalization_misuse_test.cpp
       torch/optimizer/loss_normalization_test.cpp
       torch/optimizer/owned_optimizer_test.cpp
-      torch/optimizer/program_gradients_test.cpp
       torch/optimizer/random_copy_test.cpp
       torch/optimizer/rank_comparison_test.cpp
       torch/optimizer/replica_check_test.cpp

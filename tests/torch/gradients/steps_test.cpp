@@ -13,11 +13,11 @@
 #include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/mpi/variants.hpp"
-#include "torch/optimizer/ramp_weight.hpp"
+#include "torch/gradients/ramp_weight.hpp"
 
-namespace kolo::test::optimizer_steps_test {
+namespace kolo::test::steps_test {
 
-const AlsoIn also_in({"alone", "groups"});
+const AlsoIn also_in({"groups"});
 
 class OptimizerStepsTest : public RampWeightTest {};
 
@@ -254,4 +254,4 @@ TEST_P(DifferentHeadsTest, DifferentRanks_TrainDifferentHeads) {
   }
 }
 
-}  // namespace kolo::test::optimizer_steps_test
+}  // namespace kolo::test::steps_test

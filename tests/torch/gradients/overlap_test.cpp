@@ -17,7 +17,7 @@
 #include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
 
-namespace kolo::test::optimizer_overlap_test {
+namespace kolo::test::overlap_test {
 
 constexpr std::int64_t kWidth = 9;
 
@@ -153,4 +153,4 @@ TEST_F(DistributedOptimizerTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown)
       << after.wake_up_requests - before.wake_up_requests;
 }
 
-}  // namespace kolo::test::optimizer_overlap_test
+}  // namespace kolo::test::overlap_test

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "support/mpi/variants.hpp"
-#include "torch/optimizer/ramp_weight.hpp"
+#include "torch/gradients/ramp_weight.hpp"
 
 namespace kolo::test::dropped_gradients_test {
 

@@ -8,11 +8,8 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "support/mpi/test_world.hpp"
-#include "support/mpi/variants.hpp"
 
-namespace kolo::test::optimizer_sparse_test {
-
-const AlsoIn also_in({"uneven"});
+namespace kolo::test::sparse_gradients_test {
 
 class OptimizerSparseTest : public testing::Test {
  protected:
@@ -164,4 +161,4 @@ TEST_F(OptimizerSparseTest, Adasum_MakesGradientsDense) {
   }
 }
 
-}  // namespace kolo::test::optimizer_sparse_test
+}  // namespace kolo::test::sparse_gradients_test
