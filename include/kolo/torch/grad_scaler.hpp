@@ -103,7 +103,7 @@ class GradScaler {
   };
   Progress* progress_of(const DistributedOptimizer& optimizer);
   void require_scaled(const std::string& what) const;
-  void follow(bool overflow);
+  void adjust_scale(bool overflow);
 
   Options options_;
   float scale_;

@@ -121,7 +121,7 @@ ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& nam
   // A row is a parameter and whether it was sparse; joined ranks send none.
   using Row = std::array<std::int64_t, 2>;
   std::vector<Row> own;
-  for (const std::size_t i : completed(order_, parameters)) {
+  for (const std::size_t i : complete(order_, parameters)) {
     own.push_back({static_cast<std::int64_t>(i), was_sparse_[i]});
   }
   std::vector<Row> all;
@@ -141,8 +141,8 @@ ArrivalOrder::Agreed ArrivalOrder::agree(ProcessSet& set, const std::string& nam
   return agreed;
 }
 
-std::vector<std::size_t> ArrivalOrder::completed(std::vector<std::size_t> order,
-                                                 std::size_t parameters) {
+std::vector<std::size_t> ArrivalOrder::complete(std::vector<std::size_t> order,
+                                                std::size_t parameters) {
   // Backward reaches the last layers first.
   for (std::size_t i = parameters; i-- > 0;) order.push_back(i);
   std::vector<std::size_t> each_once;

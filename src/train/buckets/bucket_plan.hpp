@@ -97,7 +97,7 @@ class ArrivalOrder {
   Agreed agree(ProcessSet& set, const std::string& name) const;
 
   /// `order` with every parameter once: missing ones are appended, the last parameter first.
-  static std::vector<std::size_t> completed(std::vector<std::size_t> order, std::size_t parameters);
+  static std::vector<std::size_t> complete(std::vector<std::size_t> order, std::size_t parameters);
 
  private:
   std::vector<std::size_t> order_;  // may hold a parameter twice

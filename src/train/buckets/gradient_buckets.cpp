@@ -31,7 +31,7 @@ WithheldGradients::WithheldGradients(const std::vector<at::Tensor>& parameters,
 void WithheldGradients::place(std::size_t parameter) {
   at::Tensor& stand_in = stand_ins_[parameter];
   if (!stand_in.defined()) {
-    stand_in = withheld(parameters_[parameter], refusal_of_shards(names_[parameter]));
+    stand_in = make_stand_in(parameters_[parameter], refusal_of_shards(names_[parameter]));
   }
   parameters_[parameter].mutable_grad() = stand_in;
   is_placed_[parameter] = true;

@@ -146,7 +146,7 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
   } else {
     layout_ = std::make_unique<Layout>(
         *this,
-        make_buckets(plan_of_gradients(plan(ArrivalOrder::completed({}, parameters_.size())))));
+        make_buckets(plan_of_gradients(plan(ArrivalOrder::complete({}, parameters_.size())))));
   }
   lay_out_residuals({});
   install_hooks(std::move(before_gradient));
@@ -386,7 +386,7 @@ GradientReducer::Layout::Layout(GradientReducer& reducer, GradientBuckets new_bu
                               : make_own_memory_pipeline(reductions)) {}
 
 /// `first_number` is the index in units_ of the first parameter.
-std::vector<PlannedParameter> GradientReducer::planned(
+std::vector<PlannedParameter> GradientReducer::planned_parameters(
     const std::vector<ReducedParameter>& parameters, std::size_t first_number) const {
   std::vector<PlannedParameter> planned;
   for (const ReducedParameter& parameter : parameters) {
@@ -401,7 +401,7 @@ std::vector<PlannedParameter> GradientReducer::planned(
 }
 
 std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
-  std::vector<PlannedParameter> all = planned(parameters_, 0);
+  std::vector<PlannedParameter> all = planned_parameters(parameters_, 0);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (is_sparse_[i]) all[i].count = 0;
   }
@@ -417,7 +417,8 @@ std::size_t GradientReducer::bucket_bytes() const {
 std::size_t GradientReducer::unit_bytes() const {
   const std::size_t wanted = setup_.options.bucket_bytes;
   std::vector<PlannedParameter> all = planned_parameters();
-  for (const PlannedParameter& frozen : planned(frozen_, all.size())) all.push_back(frozen);
+  for (const PlannedParameter& frozen : planned_parameters(frozen_, all.size()))
+    all.push_back(frozen);
   return wanted > 0 ? wanted : default_bucket_bytes(all);
 }
 
@@ -439,16 +440,17 @@ BucketPlan GradientReducer::plan_of_gradients(BucketPlan plan) const {
 }
 
 /// Options of an operation of this reducer.
-OperationOptions GradientReducer::named(const std::string& what) const {
+OperationOptions GradientReducer::operation_options(const std::string& what) const {
   return {.name = prefix_ + "." + what,
           .process_set = is_for_shards() ? setup_.sets.sharded.get() : setup_.options.process_set};
 }
 
 GradientBuckets GradientReducer::make_buckets(BucketPlan plan) {
-  return {tensors_, std::move(plan), is_sparse_, named("memory." + std::to_string(layouts_++))};
+  return {tensors_, std::move(plan), is_sparse_,
+          operation_options("memory." + std::to_string(layouts_++))};
 }
 
-void GradientReducer::follow_arrival() {
+void GradientReducer::lay_out_by_arrival() {
   if (!arrived_) return;
   const DistributedOptimizerOptions& options = setup_.options;
   const ArrivalOrder::Agreed agreed = arrived_->agree(*options.process_set, prefix_ + ".order");
@@ -457,15 +459,15 @@ void GradientReducer::follow_arrival() {
   const bool may_stay_sparse = !options.sparse_as_dense && !is_sharded() &&
                                (options.op == ReduceOp::Sum || options.op == ReduceOp::Average);
   if (may_stay_sparse) is_sparse_ = can_stay_sparse(agreed.sparse);
-  follow(agreed.order);
+  lay_out(agreed.order);
 }
 
-void GradientReducer::follow_order(const std::vector<std::size_t>& order,
-                                   const std::vector<bool>& sparse) {
+void GradientReducer::lay_out_by(const std::vector<std::size_t>& order,
+                                 const std::vector<bool>& sparse) {
   if (!arrived_) return;
   arrived_.reset();
   is_sparse_ = can_stay_sparse(sparse);
-  follow(ArrivalOrder::completed(order, parameters_.size()));
+  lay_out(ArrivalOrder::complete(order, parameters_.size()));
 }
 
 std::vector<std::size_t> GradientReducer::order() const {
@@ -477,7 +479,7 @@ std::vector<std::size_t> GradientReducer::order() const {
   return order;
 }
 
-void GradientReducer::follow(const std::vector<std::size_t>& order) {
+void GradientReducer::lay_out(const std::vector<std::size_t>& order) {
   const Residuals::ByParameter residuals = residuals_.take();
   if (is_full()) {
     order_buckets(order);
@@ -510,7 +512,7 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
     if (shards_gradients(*setup_.options.shard)) shard = shard.clone();
     gradients.push_back(std::move(shard));
   }
-  shard(plan, make_copy_per_rank(plan, buckets.device(), named("parameters")),
+  shard(plan, make_copy_per_rank(plan, buckets.device(), operation_options("parameters")),
         std::move(gradients));
   for (std::size_t i = 0; i < buckets.buckets().size(); ++i) {
     shards_->assign_gradients(i, buckets, /*adds_up=*/false);
@@ -540,7 +542,7 @@ void GradientReducer::plan_units() {
 /// The order of parameters by unit; `first_number` is the index in units_ of the first one.
 std::vector<std::size_t> GradientReducer::by_unit(const std::vector<ReducedParameter>& parameters,
                                                   std::size_t first_number) const {
-  std::vector<std::size_t> order = ArrivalOrder::completed({}, parameters.size());
+  std::vector<std::size_t> order = ArrivalOrder::complete({}, parameters.size());
   std::ranges::stable_sort(order, {}, [&](std::size_t i) {
     return std::pair{units_->unit_of[first_number + i], parameters[i].place};
   });
@@ -548,26 +550,27 @@ std::vector<std::size_t> GradientReducer::by_unit(const std::vector<ReducedParam
 }
 
 std::unique_ptr<ParameterMemory> GradientReducer::make_full_memory(const BucketPlan& plan) const {
-  if (!units_) return make_copy_per_node(plan, named("parameters"));
+  if (!units_) return make_copy_per_node(plan, operation_options("parameters"));
   const std::size_t first = parameters_.size();
-  BucketPlan frozen = plan_buckets(planned(frozen_, first), by_unit(frozen_, first), unit_bytes(),
-                                   static_cast<std::size_t>(setup_.sets.sharded->size()));
+  BucketPlan frozen =
+      plan_buckets(planned_parameters(frozen_, first), by_unit(frozen_, first), unit_bytes(),
+                   static_cast<std::size_t>(setup_.sets.sharded->size()));
   return make_gathered_on_use(plan,
                               {.units = *units_,
                                .frozen = tensors_of(frozen_),
                                .frozen_plan = std::move(frozen),
                                .device = tensors_.front().device(),
                                .offload = setup_.options.offload,
-                               .batch = prefix_,
+                               .reducer = prefix_,
                                .calls = setup_.unit_calls},
-                              named("parameters"));
+                              operation_options("parameters"));
 }
 
 /// Before the first step, in the order of the parameters.
 void GradientReducer::shard_at_once() {
   if (setup_.gathers_on_use) plan_units();
   const BucketPlan layout =
-      plan(units_ ? by_unit(parameters_, 0) : ArrivalOrder::completed({}, parameters_.size()));
+      plan(units_ ? by_unit(parameters_, 0) : ArrivalOrder::complete({}, parameters_.size()));
   const auto ranks = static_cast<std::size_t>(setup_.sets.sharded->size());
   std::vector<at::Tensor> gradients;
   for (const Bucket& bucket : plan_of_gradients(layout).buckets) {

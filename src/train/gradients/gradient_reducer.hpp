@@ -45,7 +45,7 @@ class GradHooks {
   std::vector<Installed> installed_;
 };
 
-/// Reduces the gradients of a batch of parameters over all ranks, from autograd's hooks to the
+/// Reduces the gradients of some parameters over all ranks, from autograd's hooks to the
 /// gradients that the wrapped optimizer uses.
 ///
 /// After the first reduction, buckets are laid out anew in the order in which gradients arrived.
@@ -159,16 +159,16 @@ class GradientReducer {
 
   /// Whether buckets are sharded, or about to be.
   bool is_for_shards() const { return is_full() || (!arrived_ && is_sharded()); }
-  std::vector<PlannedParameter> planned(const std::vector<ReducedParameter>& parameters,
-                                        std::size_t first_number) const;
+  std::vector<PlannedParameter> planned_parameters(const std::vector<ReducedParameter>& parameters,
+                                                   std::size_t first_number) const;
   std::vector<PlannedParameter> planned_parameters() const;
   std::size_t bucket_bytes() const;
   std::size_t unit_bytes() const;
   BucketPlan plan(const std::vector<std::size_t>& order) const;
   BucketPlan plan_of_gradients(BucketPlan plan) const;
-  OperationOptions named(const std::string& what) const;
+  OperationOptions operation_options(const std::string& what) const;
   GradientBuckets make_buckets(BucketPlan plan);
-  void follow(const std::vector<std::size_t>& order);
+  void lay_out(const std::vector<std::size_t>& order);
   void rebuild_layout(const std::vector<std::size_t>& order);
   void shard_parameters(const BucketPlan& plan);
   void plan_units();

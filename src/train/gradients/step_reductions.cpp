@@ -343,7 +343,7 @@ void StepReductions::submit_sparse(std::size_t bucket, std::size_t member) {
          reduce_sparse_gradient(buckets_.parameters()[parameter], setup_.options,
                                 names_[bucket] + ".sparse." + std::to_string(member))});
     if (gradient.defined()) {
-      gradient = withheld(gradient, refusal_of_gradient(parameter_names_[parameter]));
+      gradient = make_stand_in(gradient, refusal_of_gradient(parameter_names_[parameter]));
     }
   });
 }
@@ -372,12 +372,12 @@ BucketReduction::BoundHook StepReductions::bound_hook(std::size_t bucket,
                                                       const at::Tensor& residual) const {
   if (!setup_.hook) return {};
   return [this, bucket, residual](const at::Tensor& gradients) {
-    return setup_.hook.reduce(hooked(bucket, gradients, residual));
+    return setup_.hook.reduce(bucket_for_hook(bucket, gradients, residual));
   };
 }
 
-GradientBucket StepReductions::hooked(std::size_t bucket, const at::Tensor& gradients,
-                                      const at::Tensor& residual) const {
+GradientBucket StepReductions::bucket_for_hook(std::size_t bucket, const at::Tensor& gradients,
+                                               const at::Tensor& residual) const {
   const Bucket& plan = buckets_.buckets()[bucket];
   GradientBucket given{.index = bucket,
                        .name = names_[bucket],

@@ -296,8 +296,8 @@ class StepReductions {
   void withhold_present(const Bucket& bucket);
   at::Tensor begin_residual(std::size_t bucket);
   BucketReduction::BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
-  GradientBucket hooked(std::size_t bucket, const at::Tensor& gradients,
-                        const at::Tensor& residual) const;
+  GradientBucket bucket_for_hook(std::size_t bucket, const at::Tensor& gradients,
+                                 const at::Tensor& residual) const;
   at::Tensor destination(std::size_t bucket, bool is_first);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void submit_sparse(std::size_t bucket, std::size_t member);

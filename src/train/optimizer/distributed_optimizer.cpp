@@ -32,8 +32,8 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "runtime/api/collectives.hpp"
 #include "train/optimizer/full_parameters.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/optimizer_checks.hpp"
-#include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/replica_check.hpp"
 #include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
@@ -48,7 +48,7 @@ void UsageGuards::require_unsharded(const std::string& what) const {
 }
 
 void UsageGuards::require_whole_state(const std::string& what) const {
-  if (!batches_.are_sharded()) return;
+  if (!reducers_.are_sharded()) return;
   throw InvalidArgument("DistributedOptimizer: " + what +
                         " needs whole state, but each rank has only a shard of it with shard = " +
                         std::string(kolo::name_of(*context_.options.shard)) +
@@ -56,8 +56,8 @@ void UsageGuards::require_whole_state(const std::string& what) const {
 }
 
 void UsageGuards::require_untouched() const {
-  for (const GatheredUnits* const units : batches_.units()) units->require_usable();
-  for (const auto& reducer : batches_) {
+  for (const GatheredUnits* const units : reducers_.units()) units->require_usable();
+  for (const auto& reducer : reducers_) {
     reducer->watch().require_in_place();
     reducer->watch().require_unwritten();
     reducer->watch().require_no_whole_state(context_.wrapped);
@@ -151,7 +151,7 @@ ProcessSet& set_of(const DistributedOptimizerOptions& options) {
 }
 
 /// The options with defaults for missing values.
-DistributedOptimizerOptions completed(DistributedOptimizerOptions options, ProcessSet& set) {
+DistributedOptimizerOptions with_defaults(DistributedOptimizerOptions options, ProcessSet& set) {
   options.process_set = &set;
   if (!options.shard) options.shard = shard_named(set.runtime().config().shard);
   if (!options.reduce_dtype && options.master_weights) options.reduce_dtype = at::kFloat;
@@ -161,7 +161,7 @@ DistributedOptimizerOptions completed(DistributedOptimizerOptions options, Proce
 TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
                            DistributedOptimizerOptions options) {
   ProcessSet& set = set_of(options);
-  options = completed(std::move(options), set);
+  options = with_defaults(std::move(options), set);
   return {.set = set,
           .prefix = set.next_prefix("optimizer"),
           .options = options,
@@ -178,24 +178,24 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
     : wrapped_(std::move(wrapped)),
       context_(context_of(*wrapped_, groups, std::move(options))),
       option_sync_(groups),
-      batches_(context_, option_sync_, parameters,
-               [this] {
-                 if (context_.step.backward.is_first_call()) begin_backward();
-               }),
-      guards_(context_, batches_),
+      reducers_(context_, option_sync_, parameters,
+                [this] {
+                  if (context_.step.backward.is_first_call()) begin_backward();
+                }),
+      guards_(context_, reducers_),
       gradients_(context_.set, context_.sets,
                  [this](const TensorView& rows) { sum_over_ranks(rows); }),
-      normalization_(context_, batches_),
+      normalization_(context_, reducers_),
       commands_(context_),
-      local_(context_, batches_),
-      comparison_(context_, batches_, option_sync_),
-      checkpoint_(context_, batches_, option_sync_, parameters, buffers),
+      local_(context_, reducers_),
+      comparison_(context_, reducers_, option_sync_),
+      checkpoint_(context_, reducers_, option_sync_, parameters, buffers),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
   const bool is_alone = context_.set.size() == 1;
-  batches_.add_first(is_alone || problem.empty()
-                         ? problem_with(*wrapped_, parameters, context_.options)
-                         : problem);
+  reducers_.add_first(is_alone || problem.empty()
+                          ? problem_with(*wrapped_, parameters, context_.options)
+                          : problem);
   start_units();
   reporter_.start();
 }
@@ -203,8 +203,8 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
 TrainingEngine::~TrainingEngine() {
   context_.unit_calls->before_gather = nullptr;
   context_.unit_calls->find_joined = nullptr;
-  if (!batches_.are_sharded()) return;
-  for (const auto& reducer : batches_) reducer->shards()->erase_state(*wrapped_);
+  if (!reducers_.are_sharded()) return;
+  for (const auto& reducer : reducers_) reducer->shards()->erase_state(*wrapped_);
   try {
     wrapped_->create_expected_state();  // for whoever steps the wrapped optimizer next
   } catch (...) {
@@ -239,7 +239,7 @@ void TrainingEngine::end_backward() {
   const bool is_pass = context_.step.no_sync == 0;
   context_.step.backward.end(is_pass);
   if (!is_pass) return;
-  for (const auto& reducer : batches_) reducer->pass_ended();
+  for (const auto& reducer : reducers_) reducer->pass_ended();
 }
 
 /// If the program has dropped all gradients since the last step, as with the model's zero_grad(),
@@ -248,17 +248,17 @@ void TrainingEngine::forget_dropped() {
   const StepPhases& phases = context_.step.phases;
   BackwardPass& backward = context_.step.backward;
   if (phases.current() == StepPhase::Synchronized) {
-    if (!batches_.any(&GradientReducer::has_gradients)) discard();
+    if (!reducers_.any(&GradientReducer::has_gradients)) discard();
     return;
   }
   normalization_.forget_dropped();
-  if (!batches_.any(&GradientReducer::has_dropped)) return;
-  const bool are_all = !batches_.any(&GradientReducer::has_kept);
+  if (!reducers_.any(&GradientReducer::has_dropped)) return;
+  const bool are_all = !reducers_.any(&GradientReducer::has_kept);
   // On other ranks buckets may be in flight, even if none is here.
   const bool is_reduced = backward.passes() >= context_.options.backward_passes_per_step;
   if (are_all && (is_reduced || phases.is_in_flight())) return discard();
-  const std::string changed = batches_.changed_since_arrival();
-  for (const auto& reducer : batches_) reducer->forget_dropped();
+  const std::string changed = reducers_.changed_since_arrival();
+  for (const auto& reducer : reducers_) reducer->forget_dropped();
   if (!are_all) return;
   backward.restart();
   normalization_.restart();
@@ -267,12 +267,12 @@ void TrainingEngine::forget_dropped() {
 
 void TrainingEngine::synchronize() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
-    return note_dropped(batches_.drop_undefined());
+    return note_dropped(reducers_.drop_undefined());
   }
   guards_.require_untouched();
   option_sync_.match_members(context_.groups, wrapped_->groups());
   if (local_.is_on()) return normalization_.finish_alone();
-  batches_.add_new();
+  reducers_.add_new();
   reduce(/*is_discarded=*/false);
 }
 
@@ -292,7 +292,7 @@ void TrainingEngine::discard() {
   } catch (const ShutdownError&) {
     // A Runtime has ended: no rank reduces these gradients or waits for this one any more.
     normalization_.restart();
-    batches_.abandon();
+    reducers_.abandon();
   }
 }
 
@@ -302,11 +302,11 @@ void TrainingEngine::discard_on_all_ranks() {
   const bool has_begun = phases.is_in_flight() || normalization_.has_passes() || has_arrivals();
   if (is_reduced) phases.restart();
   option_sync_.match_members(context_.groups, wrapped_->groups());
-  batches_.add_new();
+  reducers_.add_new();
   if (!has_begun) normalization_.restart();
   // A step that has failed leaves stand-ins.
-  if (!has_begun && !is_reduced) return batches_.end_withholding();
-  const std::string changed = batches_.changed_since_arrival();
+  if (!has_begun && !is_reduced) return reducers_.end_withholding();
+  const std::string changed = reducers_.changed_since_arrival();
   const bool is_known = phases.current() == StepPhase::Failed;
   if (has_begun) {  // other ranks may have submitted buckets
     try {
@@ -320,8 +320,8 @@ void TrainingEngine::discard_on_all_ranks() {
   }
   commands_.announce(DiscardCommand{});
   if (!is_known) end_dropped_step();  // otherwise step() has failed on other ranks
-  batches_.finish_residuals(/*is_used=*/false);
-  batches_.clear_gradients();
+  reducers_.finish_residuals(/*is_used=*/false);
+  reducers_.clear_gradients();
   guards_.discard(changed);
 }
 
@@ -339,7 +339,7 @@ double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
   }
   synchronize();
   commands_.announce(ClipCommand{max_norm, norm_type});
-  return gradients_.clip(batches_.gradients(), max_norm, norm_type, !context_.is_sharded());
+  return gradients_.clip(reducers_.gradients(), max_norm, norm_type, !context_.is_sharded());
 }
 
 void TrainingEngine::clip_grad_value(double max_value) {
@@ -349,7 +349,7 @@ void TrainingEngine::clip_grad_value(double max_value) {
   }
   synchronize();
   commands_.announce(ClipValueCommand{max_value});
-  batches_.clip_values(max_value);
+  reducers_.clip_values(max_value);
 }
 
 int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisitor& visit) {
@@ -359,7 +359,7 @@ int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisito
         "DistributedOptimizer: for_each_gradient() while some ranks have joined, whose shards of "
         "the gradients it cannot visit. Call it in steps that all ranks take.");
   }
-  batches_.for_each_gradient(visit);
+  reducers_.for_each_gradient(visit);
   if (!context_.is_sharded()) return context_.set.size();
   return context_.sets.replicas != nullptr ? context_.sets.replicas->size() : 1;
 }
@@ -372,13 +372,13 @@ void TrainingEngine::unscale(double scale) {
   const bool is_local = !context_.is_sharded();
   const bool is_reduced = context_.step.phases.current() == StepPhase::Synchronized;
   if (is_local && is_reduced) comparison_.note_scale(scale);
-  gradients_.unscale(batches_.gradients(), scale, is_local);
+  gradients_.unscale(reducers_.gradients(), scale, is_local);
 }
 
 void TrainingEngine::require_precise_gradients() const {
   const DistributedOptimizerOptions& options = context_.options;
   if (context_.is_sharded() ? options.master_weights : options.reduce_dtype.has_value()) return;
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       if (parameter.tensor.scalar_type() != at::kHalf) continue;
       throw InvalidArgument(
@@ -400,7 +400,7 @@ void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
   context_.step.phases.require(StepCall::RegisterBucketHook);
   context_.hook = std::move(hook);
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     reducer->lay_out_residuals(reducer->residuals().take());
   }
 }
@@ -417,7 +417,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
     comparison_.note_failure(text_of_current_error());
     throw;
   }
-  batches_.finish_residuals(/*is_used=*/true);
+  reducers_.finish_residuals(/*is_used=*/true);
   ++context_.steps;
   guards_.step();
   reporter_.step();
@@ -488,7 +488,7 @@ void TrainingEngine::update_shards() {
     for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
     begun.clear();
   };
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     const ParameterShards& shards = *reducer->shards();
     shards.memory().begin_update();
     for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
@@ -504,10 +504,10 @@ void TrainingEngine::update_shards() {
     }
   }
   if (is_one_step) step();
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     attempt([&] { reducer->shards()->memory().end_update(failure); });
   }
-  batches_.clear_gradients();
+  reducers_.clear_gradients();
   expect_all_active();
   if (!error) return;
   context_.step.phases.restart();  // the gradients are gone, on this rank too
@@ -525,8 +525,8 @@ void TrainingEngine::update_shards() {
 /// Ends a step without an update and without counting it.
 void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
-  if (context_.is_sharded()) batches_.clear_gradients();
-  batches_.finish_residuals(/*is_used=*/false);
+  if (context_.is_sharded()) reducers_.clear_gradients();
+  reducers_.finish_residuals(/*is_used=*/false);
   expect_all_active();
   end_step(StepEnd::Skipped);
 }
@@ -546,8 +546,8 @@ void TrainingEngine::abandon_step() {
   context_.step.phases.restart();
   context_.unit_calls->restart();
   comparison_.restart();
-  batches_.finish_residuals(/*is_used=*/false);
-  batches_.clear_gradients();
+  reducers_.finish_residuals(/*is_used=*/false);
+  reducers_.clear_gradients();
 }
 
 /// After an update or a skipped step.
@@ -564,9 +564,9 @@ void TrainingEngine::end_step(StepEnd end) {
 
 void TrainingEngine::start_units() {
   expect_all_active();
-  context_.unit_calls->before_gather = [this](const std::string& batch, std::size_t unit,
+  context_.unit_calls->before_gather = [this](const std::string& reducer, std::size_t unit,
                                               std::size_t slot) {
-    if (context_.step.is_active) commands_.announce(GatherCommand{batch, unit, slot});
+    if (context_.step.is_active) commands_.announce(GatherCommand{reducer, unit, slot});
   };
   context_.unit_calls->find_joined = [this] { return find_joined(); };
 }
@@ -574,7 +574,7 @@ void TrainingEngine::start_units() {
 /// A barrier that is numbered like the collectives of units, after those in flight.
 void TrainingEngine::synchronize_ranks(const std::string& purpose) {
   if (context_.set.size() == 1) return;
-  for (GatheredUnits* const units : batches_.units()) units->finish_gathering();
+  for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
   barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
 }
 
@@ -637,7 +637,7 @@ void TrainingEngine::reduce(bool is_discarded) {
   }
   normalization_.begin();
   try {
-    batches_.reduce_all();
+    reducers_.reduce_all();
   } catch (...) {
     normalization_.finish(/*have_succeeded=*/false);
     try {
@@ -655,9 +655,9 @@ void TrainingEngine::reduce(bool is_discarded) {
   }
   comparison_.note(StepEnd::Open);
   std::vector<std::string> dropped;
-  if (!is_discarded) dropped = batches_.drop_undefined();
+  if (!is_discarded) dropped = reducers_.drop_undefined();
   // Collective in the first step, which other ranks may take even if this one discards it.
-  for (const auto& reducer : batches_) reducer->follow_arrival();
+  for (const auto& reducer : reducers_) reducer->lay_out_by_arrival();
   if (is_discarded) return;
   normalization_.normalize();
   note_dropped(dropped);
@@ -678,7 +678,7 @@ int TrainingEngine::join() {
     comparison_.compare_last();
   } else {
     last = kolo::join(&context_.set);
-    align_ranks(context_, batches_, option_sync_, comparison_);
+    align_ranks(context_, reducers_, option_sync_, comparison_);
   }
   comparison_.restart();
   normalization_.forget_reference();
@@ -716,8 +716,8 @@ int TrainingEngine::join_sharded() {
     context_.step.phases.restart();
   }
   expect_all_active();
-  for (GatheredUnits* const units : batches_.units()) units->restart();
-  batches_.clear_gradients();
+  for (GatheredUnits* const units : reducers_.units()) units->restart();
+  reducers_.clear_gradients();
   // If no rank has announced anything, all have joined simultaneously.
   return commands_.take_last_active().value_or(context_.set.ranks().back());
 }
@@ -727,19 +727,19 @@ void TrainingEngine::follow_one_step() {
   while (const std::optional<StepCommand> received = commands_.receive()) {
     const StepCommand& command = *received;
     if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
-      batches_.take_part(*gather);
+      reducers_.gather_for_others(*gather);
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
-      gradients_.clip(batches_.gradients(), clip->max_norm, clip->norm_type,
+      gradients_.clip(reducers_.gradients(), clip->max_norm, clip->norm_type,
                       /*is_local=*/false);
     } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
-      batches_.clip_values(clip_value->max_value);
+      reducers_.clip_values(clip_value->max_value);
     } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
-      batches_.drop(drop->parameters);
+      reducers_.drop(drop->parameters);
       comparison_.note_dropped(drop->parameters);
     } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
-      gradients_.unscale(batches_.gradients(), unscale->scale, /*is_local=*/false);
+      gradients_.unscale(reducers_.gradients(), unscale->scale, /*is_local=*/false);
     } else if (std::holds_alternative<FindOverflowCommand>(command)) {
       gradients_.found();
     } else if (const auto* const update = std::get_if<UpdateCommand>(&command)) {
@@ -752,7 +752,7 @@ void TrainingEngine::follow_one_step() {
       return skip_step();
     } else {  // DiscardCommand
       end_dropped_step();
-      batches_.clear_gradients();
+      reducers_.clear_gradients();
       if (!context_.gathers_on_use) return;
       context_.step.phases.restart();
     }
@@ -763,17 +763,17 @@ void TrainingEngine::follow_one_step() {
 
 void TrainingEngine::full_parameters(const std::function<void()>& write) {
   guards_.require_untouched();
-  write_full_parameters(context_, batches_, write);
+  write_full_parameters(context_, reducers_, write);
 }
 
 DistributedOptimizer::ParameterState TrainingEngine::parameter_state(
     const at::Tensor& parameter) const {
-  const auto [reducer, index] = batches_.find(parameter, "parameter_state()");
+  const auto [reducer, index] = reducers_.find(parameter, "parameter_state()");
   return state_of(context_, *reducer, index);
 }
 
 void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
-  const auto [reducer, index] = batches_.find(parameter, "reset_parameter_state()");
+  const auto [reducer, index] = reducers_.find(parameter, "reset_parameter_state()");
   reset_state_of(context_, *reducer, index);
 }
 
@@ -789,13 +789,13 @@ void TrainingEngine::require_state_map() const {
 /// Averages parameters of ranks that have stepped alone.
 void TrainingEngine::average_parameters() {
   option_sync_.match_members(context_.groups, wrapped_->groups());
-  batches_.add_new();
+  reducers_.add_new();
   local_.average();
 }
 
 void TrainingEngine::check_replicas() {
   guards_.require_untouched();
-  compare_replicas(context_, batches_);
+  compare_replicas(context_, reducers_);
 }
 
 void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
@@ -807,9 +807,9 @@ void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions
 Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
   context_.step.phases.require(StepCall::Load);
   option_sync_.match_members(context_.groups, wrapped_->groups());
-  batches_.add_new();
+  reducers_.add_new();
   merge_options();
-  for (GatheredUnits* const units : batches_.units()) units->release_all();
+  for (GatheredUnits* const units : reducers_.units()) units->release_all();
   const Loaded loaded = checkpoint_.load(path, options);
   local_.resume(context_.steps);
   comparison_.restart();

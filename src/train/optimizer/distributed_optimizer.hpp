@@ -13,10 +13,10 @@
 
 #include "kolo/torch/filters.hpp"
 #include "train/gradients/global_gradients.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/joining.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/optimizer/loss_normalization.hpp"
-#include "train/optimizer/parameter_batches.hpp"
 #include "train/optimizer/rank_comparison.hpp"
 #include "train/optimizer/training_checkpoint.hpp"
 #include "train/optimizer/training_context.hpp"
@@ -28,8 +28,8 @@ namespace kolo::train {
 /// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument.
 class UsageGuards {
  public:
-  UsageGuards(const TrainingContext& context, const ParameterBatches& batches)
-      : context_(context), batches_(batches) {}
+  UsageGuards(const TrainingContext& context, const GradientReducers& reducers)
+      : context_(context), reducers_(reducers) {}
 
   /// Throws if the optimizer is sharded, so that `what` is impossible.
   void require_unsharded(const std::string& what) const;
@@ -47,7 +47,7 @@ class UsageGuards {
 
  private:
   const TrainingContext& context_;
-  const ParameterBatches& batches_;
+  const GradientReducers& reducers_;
   int discards_after_change_ = 0;  // since the last step
 };
 
@@ -85,7 +85,7 @@ class TrainingEngine {
   /// How often discard() was called.
   std::uint64_t discards() const { return discards_; }
   /// Whether any gradients have arrived outside no_sync().
-  bool has_arrivals() const { return batches_.any(&GradientReducer::has_arrivals); }
+  bool has_arrivals() const { return reducers_.any(&GradientReducer::has_arrivals); }
   double clip_grad_norm(double max_norm, double norm_type);
   void clip_grad_value(double max_value);
   int for_each_gradient(const DistributedOptimizer::GradientVisitor& visit);
@@ -103,7 +103,7 @@ class TrainingEngine {
   GlobalGradients::Found found_in_gradients();
   void skip_step();
   /// The scale of the loss is `factor` times what it was.
-  void rescale(double factor) { batches_.rescale_residuals(factor); }
+  void rescale(double factor) { reducers_.rescale_residuals(factor); }
 
   void save(const std::filesystem::path& folder, const SaveOptions& options);
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
@@ -111,7 +111,7 @@ class TrainingEngine {
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
-  TrainingReport report() const { return reporter_.report(batches_, checkpoint_.view()); }
+  TrainingReport report() const { return reporter_.report(reducers_, checkpoint_.view()); }
   const DistributedOptimizer::StepTimes& times() const { return context_.step.times; }
   int& no_sync_depth() { return context_.step.no_sync; }
   int& skip_synchronize_depth() { return skip_synchronize_; }
@@ -145,12 +145,12 @@ class TrainingEngine {
   const std::unique_ptr<WrappedOptimizer> wrapped_;
   TrainingContext context_;
   OptionSync option_sync_;
-  ParameterBatches batches_;
+  GradientReducers reducers_;
   UsageGuards guards_;
   GlobalGradients gradients_;
   LossNormalization normalization_;
   JoinCommands commands_;
-  LocalSteps local_;
+  LocalSgdSchedule local_;
   RankComparison comparison_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;

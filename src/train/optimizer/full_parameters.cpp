@@ -85,16 +85,16 @@ class PrivateCopy {
 /// While it lives, units are not gathered: operators use the memory that parameters are bound to.
 class PausedGathering {
  public:
-  explicit PausedGathering(const ParameterBatches& batches) : batches_(batches) { set(true); }
+  explicit PausedGathering(const GradientReducers& reducers) : reducers_(reducers) { set(true); }
   PausedGathering(const PausedGathering&) = delete;  // ends once
   PausedGathering& operator=(const PausedGathering&) = delete;
   ~PausedGathering() { set(false); }
 
  private:
   void set(bool is_paused) {
-    for (GatheredUnits* const units : batches_.units()) units->pause(is_paused);
+    for (GatheredUnits* const units : reducers_.units()) units->pause(is_paused);
   }
-  const ParameterBatches& batches_;
+  const GradientReducers& reducers_;
 };
 
 /// Copies the written values to this rank's shards of parameters that ranks do not share.
@@ -111,9 +111,9 @@ void write_shards(const NamedTensors& shared, const std::vector<PrivateCopy>& co
   }
 }
 
-NamedTensors shared_parameters(const TrainingContext& context, const ParameterBatches& batches) {
+NamedTensors shared_parameters(const TrainingContext& context, const GradientReducers& reducers) {
   NamedTensors shared = context.frozen.parameters();
-  for (const auto& reducer : batches) {
+  for (const auto& reducer : reducers) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       shared.emplace_back(parameter.name, parameter.tensor);
     }
@@ -175,7 +175,7 @@ std::vector<PrivateCopy> copy_all(const NamedTensors& shared) {
 
 /// Runs `write` on private copies, and copies the written values to the node's shared copy, or to
 /// shards. Returns the writer of each parameter, see find_writers().
-std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTensors& shared,
+std::vector<int> write_to_copies(const GradientReducers& reducers, const NamedTensors& shared,
                                  const std::function<void()>& write,
                                  const OperationOptions& options) {
   std::optional<PausedGathering> paused;
@@ -187,7 +187,7 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
   };
   // Ranks agree before `write`, which may call collectives.
   run("copying the parameters", [&] { copies = copy_all(shared); });
-  paused.emplace(batches);
+  paused.emplace(reducers);
   for (PrivateCopy& copy : copies) copy.use_it();
   run("the program's function", write);
   std::vector<int> writers = find_writers(shared, gather_checksums(copies, options), set);
@@ -200,20 +200,20 @@ std::vector<int> write_to_copies(const ParameterBatches& batches, const NamedTen
 
 }  // namespace
 
-void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
+void write_full_parameters(TrainingContext& context, GradientReducers& reducers,
                            const std::function<void()>& write) {
   if (context.options.shard != Shard::Full) return write();
   OperationOptions options;
   options.name = context.prefix + ".full_parameters";
   options.process_set = &context.set;
-  const NamedTensors shared = shared_parameters(context, batches);
-  const std::vector<int> writers = write_to_copies(batches, shared, write, options);
+  const NamedTensors shared = shared_parameters(context, reducers);
+  const std::vector<int> writers = write_to_copies(reducers, shared, write, options);
   barrier(options);  // the writers have copied
   for (std::size_t i = 0; i < shared.size(); ++i) {
     if (writers[i] < 0 || context.sets.replicas == nullptr) continue;
     broadcast_parameters({shared[i]}, writers[i], &context.set);
   }
-  for (const auto& reducer : batches) reducer->accept_writes();
+  for (const auto& reducer : reducers) reducer->accept_writes();
   context.frozen.accept_writes();
 }
 

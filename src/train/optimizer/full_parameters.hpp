@@ -2,14 +2,14 @@
 
 #include <functional>
 
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 
 namespace kolo::train {
 
 /// Runs `write`, which may write to parameters; see DistributedOptimizer::full_parameters().
 /// Meanwhile this rank has private copies of all shared and sharded parameters.
-void write_full_parameters(TrainingContext& context, ParameterBatches& batches,
+void write_full_parameters(TrainingContext& context, GradientReducers& reducers,
                            const std::function<void()>& write);
 
 }  // namespace kolo::train

@@ -102,7 +102,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     require(any,
             "update(): no gradients were checked since the last one. Call step() first, or pass a "
             "new scale.");
-    follow(overflow);
+    adjust_scale(overflow);
   }
   for (const Progress& progress : progress_) {
     progress.optimizer->engine_->rescale(static_cast<double>(scale_) / before);
@@ -111,7 +111,7 @@ void GradScaler::update(std::optional<double> new_scale) {
 }
 
 /// Like torch, computes in float32, but keeps 1 / scale finite.
-void GradScaler::follow(bool overflow) {
+void GradScaler::adjust_scale(bool overflow) {
   growth_tracker_ = overflow ? 0 : growth_tracker_ + 1;
   const bool grows = growth_tracker_ >= options_.growth_interval;
   if (grows) growth_tracker_ = 0;

@@ -63,14 +63,14 @@ void copy_from(int root, TrainingContext& context, OptionSync& option_sync) {
 
 }  // namespace
 
-void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+void align_ranks(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
                  const RankComparison& comparison) {
   // The names of operations depend on additions and layouts.
   struct Progress {
     std::int64_t steps, additions, layouts;
     auto operator<=>(const Progress&) const = default;
   };
-  Progress own{context.steps, batches.additions(), batches.layouts()};
+  Progress own{context.steps, reducers.additions(), reducers.layouts()};
   std::vector<Progress> all(static_cast<std::size_t>(context.set.size()));
   allgather({&own, DType::Int64, {1, 3}, Device{}}, [&](const auto&) { return all.data(); },
             {.name = context.prefix + ".joined", .process_set = &context.set});
@@ -87,7 +87,7 @@ void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync
   if (have_same_names) return;
   std::int64_t additions = own.additions;
   for (const Progress& other : all) additions = std::max(additions, other.additions);
-  batches.rebuild(additions);
+  reducers.rebuild(additions);
 }
 
 }  // namespace kolo::train

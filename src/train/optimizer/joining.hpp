@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/rank_comparison.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
@@ -32,9 +32,9 @@ class JoinCommands {
 };
 
 /// After a join, if ranks took different numbers of steps: copies the parameters, optimizer state
-/// and options of a rank that took the most to all. Rebuilds `batches` if ranks have laid out
+/// and options of a rank that took the most to all. Rebuilds `reducers` if ranks have laid out
 /// buckets differently. Before, compares the last step of those that took the most. Collective.
-void align_ranks(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+void align_ranks(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
                  const RankComparison& comparison);
 
 }  // namespace kolo::train

@@ -31,7 +31,7 @@ void average_group(const std::vector<at::Tensor>& parameters, const AllreduceOpt
 
 }  // namespace
 
-std::string problem_with_local_steps(const DistributedOptimizerOptions& options) {
+std::string problem_with_local_sgd(const DistributedOptimizerOptions& options) {
   const LocalSgd& local = options.local_sgd;
   if (local.period < 0 || local.start_step < 0) {
     return "local_sgd has the period " + std::to_string(local.period) + " and the start_step " +
@@ -42,31 +42,31 @@ std::string problem_with_local_steps(const DistributedOptimizerOptions& options)
          std::string(name_of(*options.shard)) + ". Use shard = none.";
 }
 
-LocalSteps::LocalSteps(TrainingContext& context, const ParameterBatches& batches)
-    : context_(context), batches_(batches), schedule_(context.options.local_sgd) {
+LocalSgdSchedule::LocalSgdSchedule(TrainingContext& context, const GradientReducers& reducers)
+    : context_(context), reducers_(reducers), schedule_(context.options.local_sgd) {
   follow_schedule();
 }
 
 /// Gradients are kept as under no_sync() while ranks step alone.
-void LocalSteps::follow_schedule() {
+void LocalSgdSchedule::follow_schedule() {
   const bool was_on = is_on_;
   is_on_ = schedule_.period > 0 && steps_ >= schedule_.start_step;
   if (is_on_ != was_on) context_.step.no_sync += is_on_ ? 1 : -1;
 }
 
-bool LocalSteps::end_step() {
+bool LocalSgdSchedule::end_step() {
   ++steps_;
   const bool was_alone = is_on_;
   follow_schedule();
   return was_alone && (steps_ - schedule_.start_step) % schedule_.period == 0;
 }
 
-void LocalSteps::resume(std::int64_t steps) {
+void LocalSgdSchedule::resume(std::int64_t steps) {
   steps_ = steps;
   follow_schedule();
 }
 
-void LocalSteps::average() {
+void LocalSgdSchedule::average() {
   const at::NoGradGuard no_grad;
   int calls = 0;
   const auto average = [&](std::vector<at::Tensor>& group) {
@@ -77,7 +77,7 @@ void LocalSteps::average() {
   };
   std::map<at::ScalarType, std::vector<at::Tensor>> groups;
   std::map<at::ScalarType, std::size_t> bytes;
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       const at::ScalarType dtype = parameter.tensor.scalar_type();
       std::vector<at::Tensor>& group = groups[dtype];

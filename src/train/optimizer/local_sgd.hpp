@@ -3,20 +3,20 @@
 #include <cstdint>
 #include <string>
 
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 
 namespace kolo::train {
 
 /// The problem with these options; empty if there is none.
-std::string problem_with_local_steps(const DistributedOptimizerOptions& options);
+std::string problem_with_local_sgd(const DistributedOptimizerOptions& options);
 
 /// Local SGD, see DistributedOptimizerOptions::local_sgd: decides which steps ranks take alone, and
 /// averages parameters after some of them.
-class LocalSteps {
+class LocalSgdSchedule {
  public:
   /// The arguments outlive this.
-  LocalSteps(TrainingContext& context, const ParameterBatches& batches);
+  LocalSgdSchedule(TrainingContext& context, const GradientReducers& reducers);
 
   /// Whether ranks step alone now.
   bool is_on() const { return is_on_; }
@@ -32,7 +32,7 @@ class LocalSteps {
   void follow_schedule();
 
   TrainingContext& context_;
-  const ParameterBatches& batches_;
+  const GradientReducers& reducers_;
   const LocalSgd schedule_;
   std::int64_t steps_ = 0;  // ended
   bool is_on_ = false;

@@ -152,7 +152,7 @@ void LossNormalization::restart() {
 
 /// Whether any parameter has a gradient on this rank.
 bool LossNormalization::has_gradients() const {
-  return std::ranges::any_of(batches_, [](const auto& reducer) {
+  return std::ranges::any_of(reducers_, [](const auto& reducer) {
     return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
       return parameter.tensor.grad().defined();
     });
@@ -163,7 +163,7 @@ bool LossNormalization::has_gradients() const {
 bool LossNormalization::needs_agreement() const {
   if (context_.step.loss_reference) return false;
   if (context_.options.compression == Compression::fp16()) return true;
-  return std::ranges::any_of(batches_, [](const auto& reducer) {
+  return std::ranges::any_of(reducers_, [](const auto& reducer) {
     return std::ranges::any_of(reducer->parameters(), [](const ReducedParameter& parameter) {
       return parameter.tensor.scalar_type() == at::kHalf;
     });
@@ -179,7 +179,7 @@ void LossNormalization::agree_on_reference(std::int64_t count) {
   set_reference(power_of_two_near(static_cast<double>(all.total()) * passes / all.active_ranks()));
   if (count_ == 0) return;
   const at::NoGradGuard no_grad;  // earlier passes, under no_sync, did not divide by the reference
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       if (at::Tensor gradient = parameter.tensor.grad(); gradient.defined()) {
         gradient.mul_(1.0 / reference());
@@ -236,7 +236,7 @@ void LossNormalization::finish(bool have_succeeded) {
 void LossNormalization::set_reference(std::optional<double> reference) {
   const double before = this->reference();
   context_.step.loss_reference = reference;
-  if (this->reference() != before) batches_.rescale_residuals(before / this->reference());
+  if (this->reference() != before) reducers_.rescale_residuals(before / this->reference());
 }
 
 /// Clears gradients before it throws, so that they cannot be used.
@@ -244,7 +244,7 @@ void LossNormalization::require_consistent(const CountRows& counts) {
   try {
     counts.require_consistent();
   } catch (const Error&) {
-    batches_.clear_gradients();
+    reducers_.clear_gradients();
     context_.step.phases.finish(/*has_succeeded=*/false);
     throw;
   }
@@ -265,7 +265,7 @@ void LossNormalization::finish_alone() {
 void LossNormalization::scale(double factor) {
   if (factor == 1.0) return;
   const at::NoGradGuard no_grad;
-  for (at::Tensor gradient : batches_.gradients()) gradient.mul_(factor);
+  for (at::Tensor gradient : reducers_.gradients()) gradient.mul_(factor);
 }
 
 }  // namespace kolo::train

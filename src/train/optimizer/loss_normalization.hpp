@@ -10,7 +10,7 @@
 
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 
 namespace kolo::train {
@@ -60,8 +60,8 @@ class CountRows {
 class LossNormalization {
  public:
   /// The arguments outlive this.
-  LossNormalization(TrainingContext& context, ParameterBatches& batches)
-      : context_(context), batches_(batches) {}
+  LossNormalization(TrainingContext& context, GradientReducers& reducers)
+      : context_(context), reducers_(reducers) {}
 
   /// Implements DistributedOptimizer::backward(). Called after dropped gradients are forgotten.
   void backward(const at::Tensor& loss_sum, std::int64_t count);
@@ -102,7 +102,7 @@ class LossNormalization {
   void scale(double factor);
 
   TrainingContext& context_;
-  ParameterBatches& batches_;
+  GradientReducers& reducers_;
   bool is_counting_ = false;                   // backward() is running
   bool has_common_passes_ = false;             // counted passes outside no_sync
   bool has_uncounted_alone_ = false;           // passes under no_sync; gradients may be dropped

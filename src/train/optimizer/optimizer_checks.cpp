@@ -284,7 +284,7 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
-       {optimizer.problem(), problem_with_scales(options), problem_with_local_steps(options),
+       {optimizer.problem(), problem_with_scales(options), problem_with_local_sgd(options),
         problem_with_precision(options), problem_with_compression(options),
         problem_with_compression_scope(options), problem_with_groups(optimizer, options),
         problem_with_names(names), problem_with_sharding(optimizer, options)}) {

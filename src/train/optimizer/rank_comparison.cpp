@@ -137,7 +137,7 @@ void RankComparison::note(StepEnd end) {
     failure_.clear();
     scale_ = 1.0;
   }
-  const std::pair state{option_sync_.version(), batches_.additions()};
+  const std::pair state{option_sync_.version(), reducers_.additions()};
   if (end != StepEnd::Open && state != known_) {
     known_ = state;
     of_groups_ = facts_now();
@@ -199,7 +199,7 @@ std::vector<NamedValue> RankComparison::last_facts() const {
 
 std::vector<NamedValue> RankComparison::facts_now() const {
   std::vector<ReducedParameter> parameters;
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     parameters.insert(parameters.end(), reducer->parameters().begin(), reducer->parameters().end());
   }
   return facts_of(option_sync_, parameters);

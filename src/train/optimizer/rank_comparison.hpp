@@ -8,7 +8,7 @@
 #include "kolo/agreement.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "train/gradients/parameter_watch.hpp"
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
@@ -43,9 +43,9 @@ enum class StepEnd : std::uint8_t {
 class RankComparison {
  public:
   /// The arguments outlive this.
-  RankComparison(TrainingContext& context, const ParameterBatches& batches,
+  RankComparison(TrainingContext& context, const GradientReducers& reducers,
                  const OptionSync& option_sync)
-      : context_(context), batches_(batches), option_sync_(option_sync) {
+      : context_(context), reducers_(reducers), option_sync_(option_sync) {
     restart();
   }
 
@@ -75,7 +75,7 @@ class RankComparison {
   void compare(const std::vector<NamedValue>& facts) const;
 
   TrainingContext& context_;
-  const ParameterBatches& batches_;
+  const GradientReducers& reducers_;
   const OptionSync& option_sync_;
   StepEnd end_ = StepEnd::Open;
   std::string dropped_;  // names of parameters

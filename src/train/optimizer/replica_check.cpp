@@ -93,9 +93,9 @@ std::vector<Digests> gather_digests(const TrainingContext& context, const Digest
 
 }  // namespace
 
-void compare_replicas(const TrainingContext& context, const ParameterBatches& batches) {
+void compare_replicas(const TrainingContext& context, const GradientReducers& reducers) {
   if (context.options.shard == Shard::Full) return;
-  const std::vector<ReducedParameter> parameters = batches.all_parameters();
+  const std::vector<ReducedParameter> parameters = reducers.all_parameters();
   Digests digests;
   for (const ReducedParameter& parameter : parameters) {
     digests.push_back(digest_of(parameter.tensor));

@@ -382,12 +382,12 @@ void load_tensors(const TrainingView& view, const SavedTraining& saved,
 
 }  // namespace
 
-TrainingCheckpoint::TrainingCheckpoint(TrainingContext& context, ParameterBatches& batches,
+TrainingCheckpoint::TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers,
                                        OptionSync& option_sync,
                                        TrainingContext::NamedTensors parameters,
                                        TrainingContext::NamedTensors buffers)
     : context_(context),
-      batches_(batches),
+      reducers_(reducers),
       option_sync_(option_sync),
       parameters_(std::move(parameters)),
       buffers_(std::move(buffers)) {}
@@ -396,7 +396,7 @@ TrainingView TrainingCheckpoint::view() const {
   const ShardSets& sets = context_.sets;
   TrainingView view{.set = context_.set,
                     .sharded = *sets.sharded,
-                    .is_sharded = batches_.are_sharded(),
+                    .is_sharded = reducers_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
                     .model = {.parameters = {},
                               .buffers = buffers_,
@@ -423,7 +423,7 @@ void TrainingCheckpoint::add_parameters(ModelView& model) const {
   std::size_t index = 0;
   for (const auto& group : context_.groups) {
     for (const at::Tensor& tensor : group.params()) {
-      stepped.emplace_back(batches_.name_of(tensor, index++), tensor);
+      stepped.emplace_back(reducers_.name_of(tensor, index++), tensor);
     }
   }
   model.add_parameters(stepped);
@@ -432,7 +432,7 @@ void TrainingCheckpoint::add_parameters(ModelView& model) const {
 /// Adds the leaves that this rank steps.
 void TrainingCheckpoint::add_leaves(TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     append_leaves(*reducer, type, view.leaves);
     for (const ReducedParameter& parameter : reducer->parameters()) {
       view.stepped.insert(parameter.name);
@@ -443,7 +443,7 @@ void TrainingCheckpoint::add_leaves(TrainingView& view) const {
     }
   }
   // A parameter may be frozen now, and have state from steps before.
-  const std::vector<ReducedParameter> unreduced = batches_.unreduced_parameters();
+  const std::vector<ReducedParameter> unreduced = reducers_.unreduced_parameters();
   append_whole(unreduced, type, view.leaves);
   for (const ReducedParameter& parameter : unreduced) view.stepped.insert(parameter.name);
 }
@@ -474,7 +474,7 @@ TrainingView::Residuals TrainingCheckpoint::residuals() const {
                                     .copy = is_of_node ? nodes.node() : context_.set.rank(),
                                     .copies = is_of_node ? nodes.node_count() : context_.set.size(),
                                     .are_averaged = context_.options.op == ReduceOp::Average};
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     Residuals::ByParameter by_parameter = reducer->residuals().before_step();
     for (const ReducedParameter& parameter : reducer->parameters()) {
       const auto found = by_parameter.find(parameter.tensor.unsafeGetTensorImpl());
@@ -490,7 +490,7 @@ TrainingView::Residuals TrainingCheckpoint::residuals() const {
 nlohmann::json TrainingCheckpoint::layout() const {
   nlohmann::json order = nlohmann::json::array();
   nlohmann::json sparse = nlohmann::json::array();
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     for (const std::size_t i : reducer->order()) {
       const std::string& name = reducer->parameters()[i].name;
       order.push_back(name);
@@ -502,7 +502,7 @@ nlohmann::json TrainingCheckpoint::layout() const {
 
 void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
   if (details.order.empty()) return;
-  for (const auto& reducer : batches_) {
+  for (const auto& reducer : reducers_) {
     const auto& parameters = reducer->parameters();
     std::unordered_map<std::string, std::size_t> places;
     for (std::size_t i = 0; i < parameters.size(); ++i) places[parameters[i].name] = i;
@@ -517,7 +517,7 @@ void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
       const auto place = places.find(name);
       if (place != places.end() && !context_.is_sharded()) sparse[place->second] = true;
     }
-    reducer->follow_order(order, sparse);
+    reducer->lay_out_by(order, sparse);
   }
 }
 

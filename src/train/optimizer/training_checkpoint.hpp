@@ -10,7 +10,7 @@
 #include "kolo/torch/checkpoint.hpp"
 #include "train/checkpoint/saved_state.hpp"
 #include "train/checkpoint/training_view.hpp"
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
@@ -20,7 +20,7 @@ namespace kolo::train {
 /// are collective.
 class TrainingCheckpoint {
  public:
-  TrainingCheckpoint(TrainingContext& context, ParameterBatches& batches, OptionSync& option_sync,
+  TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
                      TrainingContext::NamedTensors parameters,
                      TrainingContext::NamedTensors buffers);
 
@@ -44,7 +44,7 @@ class TrainingCheckpoint {
   void follow_layout(const TrainingDetails& details);
 
   TrainingContext& context_;
-  ParameterBatches& batches_;
+  GradientReducers& reducers_;
   OptionSync& option_sync_;
   const TrainingContext::NamedTensors parameters_;
   const TrainingContext::NamedTensors buffers_;

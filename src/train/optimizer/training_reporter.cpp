@@ -214,7 +214,7 @@ TrainingReporter::Traffic TrainingReporter::traffic() const {
   return traffic;
 }
 
-TrainingReport TrainingReporter::report(const ParameterBatches& batches,
+TrainingReport TrainingReporter::report(const GradientReducers& reducers,
                                         const TrainingView& view) const {
   TrainingReport report;
   report.shard = *context_.options.shard;
@@ -222,7 +222,7 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.sharers = context_.is_sharded() ? context_.sets.sharded->size() : 1;
   ModelSize size;
   GradientTraffic traffic;
-  for (const auto& reducer : batches) {
+  for (const auto& reducer : reducers) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       size.add(parameter.tensor, context_.options);
     }
@@ -242,7 +242,7 @@ TrainingReport TrainingReporter::report(const ParameterBatches& batches,
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
   report.gpu_seconds_per_step = last_step_.gpu_seconds;
-  const std::vector<GatheredUnits*> units = batches.units();
+  const std::vector<GatheredUnits*> units = reducers.units();
   std::size_t gathered = size.parameters;
   if (!units.empty()) {
     for (const auto& [name, frozen] : context_.frozen.parameters()) gathered += frozen.nbytes();

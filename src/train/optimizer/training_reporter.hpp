@@ -5,7 +5,7 @@
 
 #include "kolo/torch/training_report.hpp"
 #include "train/checkpoint/training_view.hpp"
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/training_context.hpp"
 
 namespace kolo::train {
@@ -27,7 +27,7 @@ class TrainingReporter {
   void start();
   /// A step has ended.
   void step();
-  TrainingReport report(const ParameterBatches& batches, const TrainingView& view) const;
+  TrainingReport report(const GradientReducers& reducers, const TrainingView& view) const;
 
  private:
   struct Traffic {

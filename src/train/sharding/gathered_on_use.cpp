@@ -175,7 +175,7 @@ class GatheredOnUse final : public ParameterMemory {
                           units_ = std::make_shared<GatheredUnits>(
                               std::move(units),
                               UnitSlots(slots, bytes, setup_.device, std::move(of_node)),
-                              std::move(options), setup_.batch, setup_.calls);
+                              std::move(options), setup_.reducer, setup_.calls);
                         });
   }
 

@@ -169,11 +169,11 @@ std::size_t GatheredUnits::largest_bytes(const std::vector<Unit>& units, int ran
 }
 
 GatheredUnits::GatheredUnits(std::vector<Unit> units, UnitSlots slots, OperationOptions options,
-                             std::string batch, std::shared_ptr<UnitCalls> calls)
+                             std::string reducer, std::shared_ptr<UnitCalls> calls)
     : units_(std::move(units)),
       options_(std::move(options)),
       set_(options_.process_set->shared_from_this()),
-      batch_(std::move(batch)),
+      reducer_(std::move(reducer)),
       calls_(std::move(calls)),
       states_(units_.size()),
       slots_(std::move(slots)) {
@@ -221,7 +221,7 @@ void GatheredUnits::end_use(std::size_t unit) noexcept {
   remove_slot(*state.slot);
 }
 
-void GatheredUnits::take_part(std::size_t unit, std::size_t slot) {
+void GatheredUnits::gather_for_others(std::size_t unit, std::size_t slot) {
   const Lock lock(mutex_);
   const bool is_added = slots_.is_added(slot);
   if (is_added) slot = slots_.add();  // added slots are private to a rank
@@ -281,7 +281,7 @@ int GatheredUnits::sharers() const {
 /// At most one unit is being gathered, so that ranks agree on the next one after a mismatch.
 void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   complete_all();
-  if (calls_->before_gather) calls_->before_gather(batch_, unit, slot);
+  if (calls_->before_gather) calls_->before_gather(reducer_, unit, slot);
   const ProgramStream current = ProgramStream::current(slots_.device());
   slots_[slot].await_uses();
   slots_[slot].streams = {current};

@@ -43,8 +43,8 @@ class UnitCalls {
   void restart() { number_ = 0; }
 
   // Empty once the optimizer is destroyed.
-  /// Called before a unit of the batch is gathered for this rank's own use.
-  std::function<void(const std::string& batch, std::size_t unit, std::size_t slot)> before_gather;
+  /// Called before a unit of the reducer is gathered for this rank's own use.
+  std::function<void(const std::string& reducer, std::size_t unit, std::size_t slot)> before_gather;
   /// Called on all ranks after a mismatch: whether it happened because some ranks have joined. The
   /// collective is then repeated, and before_gather() announces it to them.
   std::function<bool()> find_joined;
@@ -179,10 +179,10 @@ class GatheredUnits {
   /// The bytes of the largest unit, gathered from so many ranks.
   static std::size_t largest_bytes(const std::vector<Unit>& units, int ranks);
 
-  /// Releases all units, which belong to the optimizer's batch `batch` and fit into each slot.
+  /// Releases all units, which belong to the optimizer's reducer `reducer` and fit into each slot.
   /// `options` has the set and keeps the shards alive.
   GatheredUnits(std::vector<Unit> units, UnitSlots slots, OperationOptions options,
-                std::string batch, std::shared_ptr<UnitCalls> calls);
+                std::string reducer, std::shared_ptr<UnitCalls> calls);
   GatheredUnits(const GatheredUnits&) = delete;  // storages point to its slots
   GatheredUnits& operator=(const GatheredUnits&) = delete;
 
@@ -205,7 +205,7 @@ class GatheredUnits {
   void use(std::size_t unit) noexcept;
   void end_use(std::size_t unit) noexcept;
   /// Takes part in gathering a unit that only other ranks use, into their slot.
-  void take_part(std::size_t unit, std::size_t slot);
+  void gather_for_others(std::size_t unit, std::size_t slot);
 
   /// Blocks until no unit is being gathered.
   void finish_gathering();
@@ -247,7 +247,7 @@ class GatheredUnits {
   std::vector<Unit> units_;
   const OperationOptions options_;
   const std::shared_ptr<ProcessSet> set_;  // outlives its Runtime
-  const std::string batch_;
+  const std::string reducer_;
   const std::shared_ptr<UnitCalls> calls_;
 
   mutable Mutex mutex_;

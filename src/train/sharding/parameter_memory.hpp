@@ -76,7 +76,7 @@ struct UnitSetup {
   BucketPlan frozen_plan;          ///< their shards are those of its buckets
   at::Device device;
   bool offload;                      ///< shards lie in CPU memory
-  std::string batch;                 ///< see GatheredUnits
+  std::string reducer;               ///< see GatheredUnits
   std::shared_ptr<UnitCalls> calls;  ///< see GatheredUnits
 };
 

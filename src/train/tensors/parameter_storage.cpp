@@ -60,10 +60,10 @@ void no_elements_to_release(void*) {}
 
 }  // namespace
 
-at::Tensor withheld(const at::Tensor& tensor, const std::string& refusal) {
+at::Tensor make_stand_in(const at::Tensor& tensor, const std::string& refusal) {
   if (tensor.is_sparse()) {
-    return at::_sparse_coo_tensor_unsafe(withheld(tensor._indices(), refusal),
-                                         withheld(tensor._values(), refusal), tensor.sizes());
+    return at::_sparse_coo_tensor_unsafe(make_stand_in(tensor._indices(), refusal),
+                                         make_stand_in(tensor._values(), refusal), tensor.sizes());
   }
   at::Tensor empty = at::empty({0}, tensor.options().requires_grad(false));
   empty.unsafeGetTensorImpl()->set_sizes_contiguous(tensor.sizes());

@@ -36,7 +36,7 @@ bool has_deleter(const c10::Storage& storage, c10::DeleterFnPtr kind);
 /// A stand-in for a dense or sparse tensor to which access is refused for a while. It has the same
 /// shape and, if sparse, as many entries, but no memory. Each access to its elements throws
 /// `refusal` as c10::Error.
-at::Tensor withheld(const at::Tensor& tensor, const std::string& refusal);
+at::Tensor make_stand_in(const at::Tensor& tensor, const std::string& refusal);
 
 /// Copies of a tensor's elements among ranks that share memory.
 enum class Copies : std::uint8_t { PerRank, PerNode };

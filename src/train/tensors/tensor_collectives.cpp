@@ -111,7 +111,7 @@ void Recording::finish(const Tensors& outputs, Gradient gradient) const {
 namespace kolo {
 namespace {
 
-using train::keeping;
+using train::keep_alive;
 using train::Tensors;
 
 std::vector<InputOutput> views(const Tensors& inputs, const Tensors& outputs,
@@ -143,15 +143,16 @@ void check_has_gradient(const AllreduceOptions& options, Collective collective) 
 
 TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOptions& options) {
   if (std::string problem = train::problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::AllReduce, std::move(problem), options.operation());
+    return train::submit_invalid<Tensors>(Collective::AllReduce, std::move(problem),
+                                          options.operation());
   }
-  const AllreduceOptions forward = train::resolved(options, Collective::AllReduce);
+  const AllreduceOptions forward = train::resolve(options, Collective::AllReduce);
   const train::Recording recording(tensors, *forward.process_set);
   const Tensors inputs = train::contiguous(tensors);
   Tensors outputs;
   for (const at::Tensor& input : inputs) outputs.push_back(at::empty_like(input));
   Handle handle = grouped_allreduce_async(views(inputs, outputs, Collective::AllReduce),
-                                          keeping(forward, both(inputs, outputs)));
+                                          keep_alive(forward, both(inputs, outputs)));
   return {std::move(handle), train::after_operation(inputs, [outputs, recording, forward] {
             recording.finish(outputs, [forward](const Tensors& gradients) {
               check_has_gradient(forward, Collective::AllReduce);
@@ -163,11 +164,12 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
 
 TensorsHandle grouped_allreduce_async_(const Tensors& tensors, const AllreduceOptions& options) {
   if (std::string problem = train::in_place_problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::AllReduce, std::move(problem), options.operation());
+    return train::submit_invalid<Tensors>(Collective::AllReduce, std::move(problem),
+                                          options.operation());
   }
   const Tensors work = train::contiguous(tensors);
   const std::vector<InputOutput> pairs = views(work, work, Collective::AllReduce);
-  const AllreduceOptions kept = keeping(options, work);
+  const AllreduceOptions kept = keep_alive(options, work);
   const SharedBuffer* const shared = train::shared_memory_of(work);
   Handle handle = shared != nullptr ? allreduce_async(*shared, 0, pairs.front().input.count(),
                                                       pairs.front().input.dtype, kept)
@@ -227,10 +229,10 @@ Tensors gather_gradients(const Tensors& gradients, const AllreduceOptions& forwa
 TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
                                            const AllreduceOptions& options) {
   if (std::string problem = train::problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::ReduceScatter, std::move(problem),
-                                   options.operation());
+    return train::submit_invalid<Tensors>(Collective::ReduceScatter, std::move(problem),
+                                          options.operation());
   }
-  const AllreduceOptions forward = train::resolved(options, Collective::ReduceScatter);
+  const AllreduceOptions forward = train::resolve(options, Collective::ReduceScatter);
   const ProcessSet& set = *forward.process_set;
   const train::Recording recording(tensors, set);
   const Tensors inputs = train::contiguous(tensors);
@@ -241,7 +243,7 @@ TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
     outputs.push_back(at::empty(shape, input.options()));
   }
   const std::vector<InputOutput> pairs = views(inputs, outputs, Collective::ReduceScatter);
-  const AllreduceOptions kept = keeping(forward, both(inputs, outputs));
+  const AllreduceOptions kept = keep_alive(forward, both(inputs, outputs));
   const SharedBuffer* const shared = train::shared_memory_of(inputs);
   Handle handle = shared != nullptr ? reduce_scatter_async(*shared, 0, pairs.front().input.shape,
                                                            pairs.front().output, kept)
@@ -319,9 +321,10 @@ Tensors scatter_gradients(const Tensors& gradients,
 
 TensorsHandle grouped_allgather_async(const Tensors& tensors, const GatherOptions& options) {
   if (std::string problem = train::problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::AllGather, std::move(problem), options.operation());
+    return train::submit_invalid<Tensors>(Collective::AllGather, std::move(problem),
+                                          options.operation());
   }
-  const GatherOptions forward = train::resolved(options, Collective::AllGather);
+  const GatherOptions forward = train::resolve(options, Collective::AllGather);
   const train::Recording recording(tensors, *forward.process_set);
   const Tensors inputs = train::contiguous(tensors);
   std::vector<Received> places;
@@ -331,7 +334,7 @@ TensorsHandle grouped_allgather_async(const Tensors& tensors, const GatherOption
     rows.push_back({train::view_of(input, "allgather"), allocate_in(places.back(), input)});
   }
   Handle handle =
-      grouped_allgather_async(std::move(rows), train::keeping(forward.operation(), inputs));
+      grouped_allgather_async(std::move(rows), train::keep_alive(forward.operation(), inputs));
   return {std::move(handle), train::after_operation(inputs, [places, recording, forward] {
             Tensors outputs;
             std::vector<std::vector<std::int64_t>> rows_of;  // of tensors with a gradient
@@ -364,14 +367,14 @@ at::Tensor allgather(const at::Tensor& tensor, const GatherOptions& options) {
 AlltoallHandle alltoall_async(const at::Tensor& tensor, const std::vector<std::int64_t>& splits,
                               const OperationOptions& options) {
   if (std::string problem = train::problem_with(tensor); !problem.empty()) {
-    return train::refused<AlltoallResult>(Collective::AllToAll, std::move(problem), options);
+    return train::submit_invalid<AlltoallResult>(Collective::AllToAll, std::move(problem), options);
   }
-  const OperationOptions forward = train::resolved(options, Collective::AllToAll);
+  const OperationOptions forward = train::resolve(options, Collective::AllToAll);
   const train::Recording recording({tensor}, *forward.process_set);
   const at::Tensor input = train::contiguous(tensor);
   const auto place = std::make_shared<AlltoallResult>();
   const TensorView view = train::view_of(input, "alltoall");
-  const OperationOptions kept = train::keeping(forward, {input});
+  const OperationOptions kept = train::keep_alive(forward, {input});
   const SharedBuffer* const shared = train::shared_memory_of(input);
   Handle handle = shared != nullptr ? alltoall_async(*shared, 0, view.shape, view.dtype, splits,
                                                      allocate_in(place, input), kept)
@@ -397,7 +400,7 @@ using train::Tensors;
 Handle start(const Tensors& work, int root, const OperationOptions& options) {
   std::vector<TensorView> views;
   for (const at::Tensor& tensor : work) views.push_back(train::view_of(tensor, "broadcast"));
-  const OperationOptions kept = train::keeping(options, work);
+  const OperationOptions kept = train::keep_alive(options, work);
   if (const SharedBuffer* const shared = train::shared_memory_of(work)) {
     return broadcast_async(*shared, 0, views.front().count(), views.front().dtype, root, kept);
   }
@@ -422,9 +425,9 @@ Tensors mean_on_root(const Tensors& gradients, int root, const OperationOptions&
 TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
                                       const OperationOptions& options) {
   if (std::string problem = train::problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::Broadcast, std::move(problem), options);
+    return train::submit_invalid<Tensors>(Collective::Broadcast, std::move(problem), options);
   }
-  const OperationOptions forward = train::resolved(options, Collective::Broadcast);
+  const OperationOptions forward = train::resolve(options, Collective::Broadcast);
   const train::Recording recording(tensors, *forward.process_set);
   const bool is_root = forward.process_set->runtime().rank() == root;
   Tensors outputs;
@@ -445,7 +448,7 @@ TensorsHandle grouped_broadcast_async(const Tensors& tensors, int root,
 TensorsHandle grouped_broadcast_async_(const Tensors& tensors, int root,
                                        const OperationOptions& options) {
   if (std::string problem = train::in_place_problem_with(tensors); !problem.empty()) {
-    return train::refused<Tensors>(Collective::Broadcast, std::move(problem), options);
+    return train::submit_invalid<Tensors>(Collective::Broadcast, std::move(problem), options);
   }
   const Tensors work = train::contiguous(tensors);
   Handle handle = start(work, root, options);
@@ -553,14 +556,14 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
   OperationOptions common{options.name, options.timeout, &set, options.keep_alive};
   if (common.name.empty()) common.name = set.next_name("sparse_allreduce");
   if (std::string problem = problem_with(tensor, options); !problem.empty()) {
-    return train::refused<at::Tensor>(Collective::AllGather, std::move(problem), common);
+    return train::submit_invalid<at::Tensor>(Collective::AllGather, std::move(problem), common);
   }
   const at::Tensor own = tensor.detach().coalesce();
   const at::Tensor indices = own.indices().t().contiguous();  // one row for each entry, like values
   const at::Tensor values = own.values().contiguous();
   const std::vector<std::int64_t> shape = own.sizes().vec();
   runtime::Submission submission =
-      runtime::make_operation(Collective::AllGather, train::keeping(common, {indices, values}));
+      runtime::make_operation(Collective::AllGather, train::keep_alive(common, {indices, values}));
   const auto& operation = submission.operation;
   operation->request.op = options.op;
   operation->request.prescale = options.prescale;

@@ -37,7 +37,7 @@ void write_back(const Tensors& results, const Tensors& tensors);
 /// The options with an owner of the tensors, since an operation outlives its handle, and with the
 /// current stream.
 template <class Options>
-Options keeping(Options options, Tensors tensors) {
+Options keep_alive(Options options, Tensors tensors) {
   using Owners = std::pair<std::shared_ptr<void>, Tensors>;
   options.stream = stream_of(tensors).handle();
   options.keep_alive = std::make_shared<Owners>(std::move(options.keep_alive), std::move(tensors));
@@ -46,7 +46,7 @@ Options keeping(Options options, Tensors tensors) {
 
 /// The options with the operation's process set and name, for its gradient.
 template <class Options>
-Options resolved(Options options, Collective collective) {
+Options resolve(Options options, Collective collective) {
   ProcessSet& set = member_set(options.process_set);
   options.process_set = &set;
   if (options.name.empty()) options.name = set.next_name(name_of(collective));
@@ -62,8 +62,8 @@ Options of_gradient(Options options) {
 
 /// Submits an operation that ends with InvalidArgument and `problem` on all ranks.
 template <class Result>
-ResultHandle<Result> refused(Collective collective, std::string problem,
-                             const OperationOptions& options) {
+ResultHandle<Result> submit_invalid(Collective collective, std::string problem,
+                                    const OperationOptions& options) {
   return {runtime::submit_invalid(collective, std::move(problem), options), {}};
 }
 

@@ -140,8 +140,8 @@ TEST(BucketPlanTest, DefaultSize_IsASixteenthAnd25MiBAtMost) {
 }
 
 TEST(ArrivalOrderTest, Completed_KeepsTheFirstOccurrenceAndAppendsTheRestLastToFirst) {
-  EXPECT_EQ(ArrivalOrder::completed({2, 0, 2}, 5), (Places{2, 0, 4, 3, 1}));
-  EXPECT_EQ(ArrivalOrder::completed({}, 3), (Places{2, 1, 0}));
+  EXPECT_EQ(ArrivalOrder::complete({2, 0, 2}, 5), (Places{2, 0, 4, 3, 1}));
+  EXPECT_EQ(ArrivalOrder::complete({}, 3), (Places{2, 1, 0}));
 }
 
 }  // namespace kolo::test::bucket_plan_test

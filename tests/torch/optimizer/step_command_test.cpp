@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 
 namespace kolo::test::step_command_test {
 
@@ -25,7 +25,7 @@ Command sent(const Command& command) {
 
 TEST(StepCommandTest, Values_ArriveUnchanged) {
   const GatherCommand gather = sent(GatherCommand{"model.0", 5, 1});
-  EXPECT_EQ(gather.batch, "model.0");
+  EXPECT_EQ(gather.reducer, "model.0");
   EXPECT_EQ(gather.unit, 5U);
   EXPECT_EQ(gather.slot, 1U);
   const ClipCommand clip = sent(ClipCommand{0.1, 3.5});

@@ -23,7 +23,7 @@ namespace kolo::train {
 /// An operation that an active rank is about to perform on the gradients or parameters of a sharded
 /// optimizer. Joined ranks perform the same on their shards.
 struct GatherCommand {
-  std::string batch;  ///< the prefix of its operations' names
+  std::string reducer;  ///< the prefix of its operations' names
   std::size_t unit;
   std::size_t slot;
 };
@@ -68,15 +68,15 @@ DistributedOptimizer::ParameterState state_of(const TrainingContext& context,
 void reset_state_of(const TrainingContext& context, const GradientReducer& reducer,
                     std::size_t parameter);
 
-/// The parameters of an optimizer in batches: one for those known at construction, and one for each
-/// later addition. Every batch has a reducer.
-class ParameterBatches {
+/// The gradient reducers of an optimizer: one for the parameters known at construction, and one for
+/// those of each later addition.
+class GradientReducers {
  public:
   using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
 
   /// `names` are used in error texts and checkpoints. `before_gradient` is called before
   /// each gradient is added. `option_sync` outlives this.
-  ParameterBatches(TrainingContext& context, const OptionSync& option_sync,
+  GradientReducers(TrainingContext& context, const OptionSync& option_sync,
                    const TrainingContext::NamedTensors& names,
                    std::function<void()> before_gradient);
 
@@ -86,7 +86,7 @@ class ParameterBatches {
   void add_first(const std::string& problem);
   /// Adds parameters that have appeared since. Collective if there are any.
   void add_new();
-  /// Replaces all batches by one, whose number is `additions`. Collective.
+  /// Replaces all reducers by one, whose number is `additions`. Collective.
   void rebuild(std::int64_t additions);
 
   std::string name_of(const at::Tensor& parameter, std::size_t index) const;
@@ -105,10 +105,10 @@ class ParameterBatches {
   std::pair<const GradientReducer*, std::size_t> find(const at::Tensor& parameter,
                                                       const std::string& call) const;
   bool any(bool (GradientReducer::*has)() const) const;
-  /// The units of batches whose parameters are gathered on use.
+  /// The units of reducers whose parameters are gathered on use.
   std::vector<GatheredUnits*> units() const;
   /// Takes part in gathering a unit for other ranks.
-  void take_part(const GatherCommand& command) const;
+  void gather_for_others(const GatherCommand& command) const;
   /// Reduces the remaining gradients of the step. Throws the first error after all
   /// buckets have completed.
   void reduce_all();

@@ -1,4 +1,4 @@
-#include "train/optimizer/parameter_batches.hpp"
+#include "train/optimizer/gradient_reducers.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -29,8 +29,10 @@ namespace {
 
 struct ToJson {
   nlohmann::json operator()(const GatherCommand& gather) const {
-    return {
-        {"call", "gather"}, {"batch", gather.batch}, {"unit", gather.unit}, {"slot", gather.slot}};
+    return {{"call", "gather"},
+            {"reducer", gather.reducer},
+            {"unit", gather.unit},
+            {"slot", gather.slot}};
   }
   nlohmann::json operator()(const ReduceCommand& reduce) const {
     return {{"call", "reduce"}, {"is_discarded", reduce.is_discarded}};
@@ -63,7 +65,7 @@ nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{},
 
 StepCommand command_from(const nlohmann::json& json) {
   const std::string call = json.at("call");
-  if (call == "gather") return GatherCommand{json.at("batch"), json.at("unit"), json.at("slot")};
+  if (call == "gather") return GatherCommand{json.at("reducer"), json.at("unit"), json.at("slot")};
   if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
   if (call == "clip_value") return ClipValueCommand{json.at("max_value")};
@@ -211,7 +213,7 @@ std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& 
 
 }  // namespace
 
-ParameterBatches::ParameterBatches(TrainingContext& context, const OptionSync& option_sync,
+GradientReducers::GradientReducers(TrainingContext& context, const OptionSync& option_sync,
                                    const TrainingContext::NamedTensors& names,
                                    std::function<void()> before_gradient)
     : context_(context), option_sync_(option_sync), before_gradient_(std::move(before_gradient)) {
@@ -222,7 +224,7 @@ ParameterBatches::ParameterBatches(TrainingContext& context, const OptionSync& o
   }
 }
 
-void ParameterBatches::add_first(const std::string& problem) {
+void GradientReducers::add_first(const std::string& problem) {
   const Parameters all = all_parameters();
   Parameters parameters = new_parameters();
   Parameters frozen = frozen_among(all);
@@ -240,12 +242,12 @@ void ParameterBatches::add_first(const std::string& problem) {
   fill_deferred(kept, context_.set);
 }
 
-void ParameterBatches::add_new() {
+void GradientReducers::add_new() {
   Parameters parameters = new_parameters();
   if (!parameters.empty()) add(std::move(parameters), {}, {});
 }
 
-void ParameterBatches::rebuild(std::int64_t additions) {
+void GradientReducers::rebuild(std::int64_t additions) {
   additions_ = additions;
   Residuals::ByParameter residuals;
   for (const auto& reducer : reducers_) residuals.merge(reducer->residuals().take());
@@ -254,13 +256,13 @@ void ParameterBatches::rebuild(std::int64_t additions) {
   for (const auto& reducer : reducers_) reducer->lay_out_residuals(residuals);
 }
 
-std::string ParameterBatches::name_of(const at::Tensor& parameter, std::size_t index) const {
+std::string GradientReducers::name_of(const at::Tensor& parameter, std::size_t index) const {
   const auto found = names_.find(parameter.unsafeGetTensorImpl());
   return found != names_.end() ? found->second.name : "parameter " + std::to_string(index);
 }
 
 /// `number` is the index among the parameters of all groups.
-ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_t number) const {
+ReducedParameter GradientReducers::describe(const at::Tensor& tensor, std::size_t number) const {
   const auto known = names_.find(tensor.unsafeGetTensorImpl());
   return {
       .tensor = tensor,
@@ -270,7 +272,7 @@ ReducedParameter ParameterBatches::describe(const at::Tensor& tensor, std::size_
 }
 
 /// In the order of groups, without duplicates.
-ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
+GradientReducers::Parameters GradientReducers::parameters_of_groups() const {
   Parameters parameters;
   std::unordered_set<const void*> known;
   std::size_t number = 0;
@@ -284,7 +286,7 @@ ParameterBatches::Parameters ParameterBatches::parameters_of_groups() const {
   return parameters;
 }
 
-ParameterBatches::Parameters ParameterBatches::unreduced_parameters() const {
+GradientReducers::Parameters GradientReducers::unreduced_parameters() const {
   std::unordered_set<const void*> known;
   for (const auto& reducer : reducers_) {
     for (const ReducedParameter& parameter : reducer->parameters()) {
@@ -299,7 +301,7 @@ ParameterBatches::Parameters ParameterBatches::unreduced_parameters() const {
 }
 
 /// Those that get gradients.
-ParameterBatches::Parameters ParameterBatches::new_parameters() const {
+GradientReducers::Parameters GradientReducers::new_parameters() const {
   Parameters parameters = unreduced_parameters();
   std::erase_if(parameters, [](const ReducedParameter& parameter) {
     return !parameter.tensor.requires_grad();
@@ -307,7 +309,7 @@ ParameterBatches::Parameters ParameterBatches::new_parameters() const {
   return parameters;
 }
 
-ParameterBatches::Parameters ParameterBatches::all_parameters() const {
+GradientReducers::Parameters GradientReducers::all_parameters() const {
   Parameters all = parameters_of_groups();
   std::unordered_set<const void*> known;
   for (const ReducedParameter& parameter : all) {
@@ -320,7 +322,7 @@ ParameterBatches::Parameters ParameterBatches::all_parameters() const {
 }
 
 /// Sets the group of each parameter that the options list in one.
-void ParameterBatches::assign_groups(Parameters& parameters) const {
+void GradientReducers::assign_groups(Parameters& parameters) const {
   const DistributedOptimizerOptions& options = context_.options;
   std::unordered_map<const void*, int> groups;
   for (std::size_t i = 0; i < options.groups.size(); ++i) {
@@ -334,7 +336,7 @@ void ParameterBatches::assign_groups(Parameters& parameters) const {
   }
 }
 
-void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
+void GradientReducers::add(Parameters parameters, const Parameters& frozen,
                            const std::string& problem) {
   const std::string prefix = context_.prefix + "." + std::to_string(additions_++);
   std::string own_problem = problem;
@@ -369,7 +371,7 @@ void ParameterBatches::add(Parameters parameters, const Parameters& frozen,
 
 /// With Shard::Full, decides whether parameters are gathered on use. Otherwise each rank keeps
 /// whole parameters, and deferred ones are filled.
-void ParameterBatches::choose_memory(const Parameters& parameters, const std::string& prefix) {
+void GradientReducers::choose_memory(const Parameters& parameters, const std::string& prefix) {
   if (parameters.empty()) return;
   if (context_.options.shard == Shard::Full) {
     const OperationOptions probe{.name = prefix + ".probe",
@@ -386,7 +388,7 @@ void ParameterBatches::choose_memory(const Parameters& parameters, const std::st
 
 /// Only with Shard::Full: moves frozen parameters to the node's copy, or adds them as parts of
 /// units. Without trained parameters there are no units.
-void ParameterBatches::place_frozen(const Parameters& frozen, const std::string& prefix) {
+void GradientReducers::place_frozen(const Parameters& frozen, const std::string& prefix) {
   if (context_.options.shard != Shard::Full) return;
   if (!context_.gathers_on_use) {
     context_.frozen.share(frozen,
@@ -396,13 +398,13 @@ void ParameterBatches::place_frozen(const Parameters& frozen, const std::string&
   }
 }
 
-std::int64_t ParameterBatches::layouts() const {
+std::int64_t GradientReducers::layouts() const {
   std::int64_t layouts = 0;
   for (const auto& reducer : reducers_) layouts += reducer->layouts();
   return layouts;
 }
 
-std::pair<const GradientReducer*, std::size_t> ParameterBatches::find(
+std::pair<const GradientReducer*, std::size_t> GradientReducers::find(
     const at::Tensor& parameter, const std::string& call) const {
   for (const auto& reducer : reducers_) {
     const auto& parameters = reducer->parameters();
@@ -415,11 +417,11 @@ std::pair<const GradientReducer*, std::size_t> ParameterBatches::find(
                         "groups that requires a gradient.");
 }
 
-bool ParameterBatches::any(bool (GradientReducer::*has)() const) const {
+bool GradientReducers::any(bool (GradientReducer::*has)() const) const {
   return std::ranges::any_of(reducers_, [has](const auto& reducer) { return ((*reducer).*has)(); });
 }
 
-std::vector<GatheredUnits*> ParameterBatches::units() const {
+std::vector<GatheredUnits*> GradientReducers::units() const {
   std::vector<GatheredUnits*> all;
   for (const auto& reducer : reducers_) {
     if (reducer->shards() == nullptr) continue;
@@ -428,14 +430,14 @@ std::vector<GatheredUnits*> ParameterBatches::units() const {
   return all;
 }
 
-void ParameterBatches::take_part(const GatherCommand& command) const {
+void GradientReducers::gather_for_others(const GatherCommand& command) const {
   for (const auto& reducer : reducers_) {
-    if (reducer->prefix() != command.batch) continue;
-    reducer->shards()->memory().units()->take_part(command.unit, command.slot);
+    if (reducer->prefix() != command.reducer) continue;
+    reducer->shards()->memory().units()->gather_for_others(command.unit, command.slot);
   }
 }
 
-void ParameterBatches::reduce_all() {
+void GradientReducers::reduce_all() {
   StepState& step = context_.step;
   for (const auto& reducer : reducers_) reducer->submit_rest();
   step.times.buckets.clear();
@@ -451,7 +453,7 @@ void ParameterBatches::reduce_all() {
   std::rethrow_exception(first_error);
 }
 
-void ParameterBatches::abandon() {
+void GradientReducers::abandon() {
   StepState& step = context_.step;
   step.times.buckets.clear();
   for (const auto& reducer : reducers_) static_cast<void>(reducer->finish());
@@ -462,60 +464,60 @@ void ParameterBatches::abandon() {
   clear_gradients();
 }
 
-void ParameterBatches::finish_residuals(bool is_used) {
+void GradientReducers::finish_residuals(bool is_used) {
   for (const auto& reducer : reducers_) {
     is_used ? reducer->residuals().keep() : reducer->residuals().restore();
   }
 }
 
-void ParameterBatches::rescale_residuals(double factor) {
+void GradientReducers::rescale_residuals(double factor) {
   for (const auto& reducer : reducers_) reducer->residuals().rescale(factor);
 }
 
-std::vector<at::Tensor> ParameterBatches::gradients() const {
+std::vector<at::Tensor> GradientReducers::gradients() const {
   std::vector<at::Tensor> gradients;
   for (const auto& reducer : reducers_) reducer->append_gradients(gradients);
   return gradients;
 }
 
-void ParameterBatches::for_each_gradient(const GradientReducer::GradientVisitor& visit) const {
+void GradientReducers::for_each_gradient(const GradientReducer::GradientVisitor& visit) const {
   const at::NoGradGuard no_grad;
   for (const auto& reducer : reducers_) reducer->for_each_gradient(visit);
 }
 
-void ParameterBatches::clip_values(double max_value) const {
+void GradientReducers::clip_values(double max_value) const {
   for_each_gradient([&](const std::string&, at::Tensor& gradient) {
     if (gradient.is_sparse()) gradient = gradient.coalesce();
     real_elements(gradient).clamp_(-max_value, max_value);
   });
 }
 
-std::vector<std::string> ParameterBatches::drop_undefined() const {
+std::vector<std::string> GradientReducers::drop_undefined() const {
   std::vector<std::string> names;
   for (const auto& reducer : reducers_) reducer->drop_undefined(names);
   return names;
 }
 
-void ParameterBatches::drop(const std::vector<std::string>& names) const {
+void GradientReducers::drop(const std::vector<std::string>& names) const {
   for (const auto& reducer : reducers_) {
     for (const std::string& name : names) reducer->drop(name);
   }
 }
 
-void ParameterBatches::end_withholding() {
+void GradientReducers::end_withholding() {
   for (const auto& reducer : reducers_) reducer->end_withholding();
 }
 
-void ParameterBatches::clear_gradients() {
+void GradientReducers::clear_gradients() {
   for (const auto& reducer : reducers_) reducer->clear_gradients();
 }
 
-bool ParameterBatches::are_sharded() const {
+bool GradientReducers::are_sharded() const {
   return std::ranges::any_of(reducers_,
                              [](const auto& reducer) { return reducer->shards() != nullptr; });
 }
 
-std::string ParameterBatches::changed_since_arrival() const {
+std::string GradientReducers::changed_since_arrival() const {
   for (const auto& reducer : reducers_) {
     if (std::string name = reducer->changed_since_arrival(); !name.empty()) return name;
   }
