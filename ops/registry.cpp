@@ -139,6 +139,8 @@ std::string_view name_of(Collective collective) {
     case Collective::Barrier: return "barrier";
     case Collective::AddProcessSet: return "add_process_set";
     case Collective::RemoveProcessSet: return "remove_process_set";
+    case Collective::Send: return "send";
+    case Collective::Receive: return "receive";
   }
   return "unknown";
 }

@@ -27,6 +27,8 @@ enum class Collective : std::uint8_t {
   Barrier,
   AddProcessSet,
   RemoveProcessSet,
+  Send,  ///< to one rank: nothing that ranks agree on, like Receive
+  Receive,
 };
 
 std::string_view name_of(Collective collective);

@@ -16,15 +16,34 @@ namespace kolo {
 
 class Runtime;
 
+/// How a process set finds out which calls of its ranks belong together.
+enum class Matching : std::uint8_t {
+  /// Calls of one name, in any order and at any time: the ranks agree on what to run next. Whatever
+  /// is wrong on one rank becomes an error on all, and the set stays usable.
+  ByName,
+  /// The first call of each rank, then the second, and so on, as in MPI and c10d: nothing is agreed
+  /// on, and a collective costs what its algorithm costs. Names are for texts alone.
+  ///
+  /// Invalid arguments throw at the call, on that rank alone, and nothing is submitted. Where ranks
+  /// have submitted different operations, those that exchange data read it in each other's
+  /// messages or shared memory: the set ends, on all ranks, with a MismatchError that names both.
+  /// An operation that a rank does not submit in time ends it with a TimeoutError, one that a rank
+  /// no longer submits because it has left, with a ShutdownError. What an operation that failed has
+  /// written is undefined. Operations on GPUs are launched in the order of submission, and are not
+  /// compared. There is no join(), and DistributedOptimizer does not run on such a set.
+  ByOrder,
+};
+
 /// A group of ranks that run collectives together; the world is one of them.
 ///
 /// Sets may overlap and run independently of one another. The Runtime creates them; every rank of
-/// the world knows all sets, whether it is a member or not. See Runtime::add_process_set. Objects
-/// that may outlive the set or the Runtime keep its shared_from_this().
+/// the world knows those that it has agreed on, whether it is a member or not; only members know
+/// those that were made through a Store. See Runtime::add_process_set. Objects that may outlive the
+/// set or the Runtime keep its shared_from_this().
 class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  public:
   /// @param lane null if this rank is not a member
-  ProcessSet(Runtime& runtime, int number, std::vector<int> ranks,
+  ProcessSet(Runtime& runtime, int number, std::vector<int> ranks, Matching matching,
              std::shared_ptr<runtime::Lane> lane);
   ProcessSet(const ProcessSet&) = delete;  // operations refer to it
   ProcessSet& operator=(const ProcessSet&) = delete;
@@ -39,8 +58,10 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   const std::vector<int>& ranks() const { return ranks_; }
   /// @return "world", or the ranks as in "{0, 2}"
   std::string name() const;
-  /// @return 0 for the world; sets added later are numbered from 1, the same on all ranks
+  /// @return 0 for the world; sets added later are numbered from 1, the same on all ranks; sets
+  ///   made through a Store have negative numbers, the same on all members
   int number() const { return number_; }
+  Matching matching() const { return matching_; }
   /// @throws ShutdownError once the Runtime has been destroyed, or some time after the set's
   ///   removal
   Runtime& runtime() const;
@@ -86,6 +107,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   std::atomic<Runtime*> runtime_;  // null once it has been destroyed, or forgets the set
   int number_;
   std::vector<int> ranks_;
+  Matching matching_;
   std::shared_ptr<runtime::Lane> lane_;
 };
 

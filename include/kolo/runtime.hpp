@@ -9,6 +9,7 @@
 #include "kolo/config.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/reduction.hpp"
+#include "kolo/store.hpp"
 
 namespace kolo::comm {
 class World;
@@ -102,6 +103,7 @@ class Runtime {
   /// Adds a process set. Collective over the world and blocking, on members and on other ranks.
   ///
   /// @param ranks world ranks in any order, the same on all ranks; another set may have the same
+  /// @param matching the same on all ranks
   /// @return the set; the reference is valid until the set is removed, and as long as the Runtime
   ///         lives
   /// @throws InvalidArgument, on all ranks, if a rank does not exist or is named twice
@@ -111,10 +113,24 @@ class Runtime {
   /// another loss. A rank that cannot make the set, for want of a thread or memory, is a loss to
   /// the others
   /// @throws TimeoutError after KOLO_TIMEOUT
-  ProcessSet& add_process_set(std::vector<int> ranks);
+  ProcessSet& add_process_set(std::vector<int> ranks, Matching matching = Matching::ByName);
+  /// Makes a process set of which ranks other than its members learn nothing. Collective over the
+  /// members and blocking: each calls it, one set at a time, and those that have several of them in
+  /// common in the same order. Otherwise as above, but for the errors that only members see:
+  ///
+  /// Launches of such a set on GPUs are in no order with those of sets that overlap with it. Do not
+  /// have both in flight at once, as with NCCL communicators.
+  ///
+  /// @param ranks this rank among them
+  /// @param store shared by the members; used until the call returns
+  /// @throws MismatchError, on all members, if their lists or `matching` differ
+  /// @throws TimeoutError after KOLO_TIMEOUT; whatever `store` throws
+  ProcessSet& add_process_set(std::vector<int> ranks, Store& store,
+                              Matching matching = Matching::ByName);
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
   /// What it holds is freed: shared memory, a thread, and later the object itself, unless the
-  /// program keeps its shared_from_this(). Collective over the world and blocking.
+  /// program keeps its shared_from_this(). Collective over the world, or over the members if they
+  /// made it through a Store, and blocking.
   ///
   /// @throws InvalidArgument, on all ranks, for the world, for a set that was removed before, and
   ///   where a rank knows that others have joined the set, in which they wait for it; and in a
@@ -150,7 +166,9 @@ int cross_rank();
 int cross_size();
 bool is_homogeneous();
 
-ProcessSet& add_process_set(std::vector<int> ranks);
+ProcessSet& add_process_set(std::vector<int> ranks, Matching matching = Matching::ByName);
+ProcessSet& add_process_set(std::vector<int> ranks, Store& store,
+                            Matching matching = Matching::ByName);
 void remove_process_set(ProcessSet& set);
 
 /// A Runtime that the process owns, for programs that keep no object: `init` constructs it (further

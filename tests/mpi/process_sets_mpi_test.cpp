@@ -1,4 +1,6 @@
-// Process sets of ranks that are processes.
+// Process sets of ranks that are processes, and messages between two of them.
+#include <cstdlib>
+#include <filesystem>
 #include <latch>
 #include <string>
 #include <vector>
@@ -6,7 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
+#include "kolo/messages.hpp"
+#include "mpi/file_store.hpp"
 #include "mpi/runtime_mpi_fixture.hpp"
+#include "runtime/all_collectives.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/mpi_ranks.hpp"
@@ -60,6 +65,59 @@ TEST_P(RuntimeMpiTest, AnOperationThatIsHeldHoldsNoOtherProcessSet) {
   }
   handle.wait();
   EXPECT_EQ(output.counts, std::vector<std::int64_t>(all.size(), 4));
+}
+
+// The other ranks wait in MPI meanwhile, not in Kolo.
+TEST_P(RuntimeMpiTest, MembersMakeSetsOfTheirOwn) {
+  MpiRanks& ranks = MpiRanks::instance();
+  std::string folder = std::filesystem::temp_directory_path() / "kolo-store-XXXXXX";
+  if (ranks.rank() == 0) folder = ::mkdtemp(folder.data());
+  folder = ranks.broadcast(folder, 0, "the folder of the store");
+  FileStore store(folder);
+  {
+    Runtime runtime(options());
+    for (int first = 0; first + 1 < runtime.size(); ++first) {
+      if (runtime.rank() != first && runtime.rank() != first + 1) continue;
+      ProcessSet& named = runtime.add_process_set({first, first + 1}, store);
+      ProcessSet& ordered = runtime.add_process_set({first, first + 1}, store, Matching::ByOrder);
+      for (int round = 0; round < 3; ++round) {
+        expect_all_work(named);
+        expect_all_work(ordered);
+      }
+      runtime.remove_process_set(named);
+      runtime.remove_process_set(ordered);
+    }
+    expect_sum_works(runtime, "x");
+  }
+  ranks.gather(0, "the store is not used any more");
+  if (ranks.rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST_P(RuntimeMpiTest, OperationsMatchedByOrder) {
+  Runtime runtime(options());
+  std::vector<int> all;
+  for (int rank = 0; rank < runtime.size(); ++rank) all.push_back(rank);
+  ProcessSet& set = runtime.add_process_set(all, Matching::ByOrder);
+  expect_all_work(set);
+  for (int i = 0; i < 200; ++i) expect_sum_works(set, std::to_string(runtime.rank()), 1 + i * i);
+  barrier();  // a rank that leaves agrees with the others on that
+  EXPECT_EQ(set.metrics().negotiations, 0U);
+}
+
+TEST_P(RuntimeMpiTest, MessagesAroundARing) {
+  Runtime runtime(options());
+  const int to = (runtime.rank() + 1) % runtime.size();
+  const int from = (runtime.rank() + runtime.size() - 1) % runtime.size();
+  for (const std::int64_t count : {0, 1, 512, 513, 30'000, 3'000'000}) {
+    Tensor sent = on_cpu(DType::Float32, {count});
+    Tensor received = on_cpu(DType::Float32, {count});
+    sent.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
+    Handle sending = send_async(sent.view(), to, {.tag = count});
+    EXPECT_EQ(receive(received.view(), kAnyRank, {.tag = count}), from);
+    received.expect([&](std::size_t i) { return input_value(from, i); }, "received");
+    sending.wait();
+  }
+  barrier();  // a rank that leaves closes the world for the messages of others
 }
 
 }  // namespace kolo::test::runtime_mpi_test

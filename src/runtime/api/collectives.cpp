@@ -15,6 +15,7 @@
 #include "base/deadline.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/messages.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/memory_overlap.hpp"
@@ -250,16 +251,20 @@ TensorMemory& add_rows(Operation& operation, const TensorView& tensor, AllocateR
   return memory;
 }
 
-void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
-  if (ranks.empty()) {
-    add_invalid_reason(operation, "a process set needs at least one rank");
-  } else if (ranks.front() < 0 || ranks.back() >= world_size) {
+std::string problem_with_members(const std::vector<int>& ranks, int world_size) {
+  if (ranks.empty()) return "a process set needs at least one rank";
+  if (ranks.front() < 0 || ranks.back() >= world_size) {
     const int wrong = ranks.front() < 0 ? ranks.front() : ranks.back();
-    add_invalid_reason(operation, "there is no rank " + std::to_string(wrong) +
-                                      "; ranks are 0 to " + std::to_string(world_size - 1));
-  } else if (const auto twice = std::adjacent_find(ranks.begin(), ranks.end());
-             twice != ranks.end()) {
-    add_invalid_reason(operation, "rank " + std::to_string(*twice) + " is named twice");
+    return "there is no rank " + std::to_string(wrong) + "; ranks are 0 to " +
+           std::to_string(world_size - 1);
+  }
+  const auto twice = std::ranges::adjacent_find(ranks);
+  return twice == ranks.end() ? "" : "rank " + std::to_string(*twice) + " is named twice";
+}
+
+void add_members(Operation& operation, const std::vector<int>& ranks, int world_size) {
+  if (std::string problem = problem_with_members(ranks, world_size); !problem.empty()) {
+    add_invalid_reason(operation, std::move(problem));
   } else {
     operation.request.members = ranks;
   }
@@ -355,8 +360,21 @@ Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> spli
   return submission;
 }
 
+namespace {
+
+/// The other ranks of a set that is matched by order do not wait for this call under its name.
+void refuse_here(const Submission& submission) {
+  const Request& request = submission.operation->request;
+  if (request.invalid_reason.empty() || !submission.set.lane()->is_matched_by_order()) return;
+  throw InvalidArgument(describe(request) + " on process set " + submission.set.name() + ": " +
+                        request.invalid_reason);
+}
+
+}  // namespace
+
 Handle submit(Submission submission) {
   prepare(submission);
+  refuse_here(submission);
   auto& [set, operation] = submission;
   set.lane()->submit(operation);
   return Handle(set.lane(), std::move(operation));
@@ -364,6 +382,7 @@ Handle submit(Submission submission) {
 
 void run(const Submission& submission) {
   prepare(submission);
+  refuse_here(submission);
   const auto& [set, operation] = submission;
   set.lane()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);
@@ -380,13 +399,16 @@ Handle submit_invalid(Collective collective, std::string text, const OperationOp
 
 namespace kolo {
 
+using runtime::add_invalid_reason;
 using runtime::make_allgather;
 using runtime::make_alltoall;
 using runtime::make_broadcast;
 using runtime::make_operation;
 using runtime::make_reduction;
+using runtime::Operation;
 using runtime::Outputs;
 using runtime::run;
+using runtime::Submission;
 using runtime::submit;
 
 // --- reductions ---
@@ -493,6 +515,64 @@ void alltoall(const TensorView& input, std::vector<std::int64_t> splits, Allocat
   run(make_alltoall(input, std::move(splits), std::move(allocate), options));
 }
 
+// --- messages ---
+
+namespace {
+
+/// The tensor's part of a send or a receive. Throws InvalidArgument.
+Submission make_message(Collective collective, const TensorView& tensor, int peer,
+                        const MessageOptions& options) {
+  Submission submission = make_operation(collective, {.name = options.name,
+                                                      .timeout = options.timeout,
+                                                      .process_set = options.process_set,
+                                                      .keep_alive = options.keep_alive});
+  const auto& [set, operation] = submission;
+  runtime::add_tensor(*operation, tensor).output = static_cast<std::byte*>(tensor.data);
+  const std::vector<int>& ranks = set.ranks();
+  const auto found = std::ranges::lower_bound(ranks, peer);
+  const bool is_any = peer == kAnyRank && collective == Collective::Receive;
+  if (!is_any && (found == ranks.end() || *found != peer)) {
+    add_invalid_reason(*operation, "rank " + std::to_string(peer) +
+                                       " is not a member of the process set. Ranks of messages are "
+                                       "world ranks.");
+  }
+  if (tensor.device.kind != DeviceKind::Cpu) {
+    add_invalid_reason(*operation, "the tensor is on a GPU; messages are for CPU memory. Copy it.");
+  }
+  if (!operation->request.invalid_reason.empty()) {
+    throw InvalidArgument(describe(operation->request) + " on process set " + set.name() + ": " +
+                          operation->request.invalid_reason);
+  }
+  operation->message = {.peer = is_any ? -1 : static_cast<int>(found - ranks.begin()),
+                        .tag = options.tag};
+  return submission;
+}
+
+}  // namespace
+
+Handle send_async(const TensorView& tensor, int to, const MessageOptions& options) {
+  return submit(make_message(Collective::Send, tensor, to, options));
+}
+
+void send(const TensorView& tensor, int to, const MessageOptions& options) {
+  run(make_message(Collective::Send, tensor, to, options));
+}
+
+Handle receive_async(const TensorView& tensor, int from, const MessageOptions& options,
+                     int* sender) {
+  const Submission submission = make_message(Collective::Receive, tensor, from, options);
+  submission.operation->message.sender = sender;
+  return submit(submission);
+}
+
+int receive(const TensorView& tensor, int from, const MessageOptions& options) {
+  int sender = 0;
+  const Submission submission = make_message(Collective::Receive, tensor, from, options);
+  submission.operation->message.sender = &sender;
+  run(submission);
+  return sender;
+}
+
 // --- barrier and join ---
 
 Handle barrier_async(const OperationOptions& options) {
@@ -514,12 +594,6 @@ void refuse(Collective collective, const std::string& problem, const OperationOp
   runtime::submit_invalid(collective, problem, options).wait();
   throw InvalidArgument(problem);  // not reached: the operation has failed
 }
-
-using runtime::add_invalid_reason;
-using runtime::Operation;
-using runtime::run;
-using runtime::Submission;
-using runtime::submit;
 
 namespace {
 

@@ -38,7 +38,10 @@ TensorMemory& add_tensor(Operation& operation, const TensorView& tensor);
 /// Adds a tensor whose first dimension may differ between ranks, and the allocator of its output.
 TensorMemory& add_rows(Operation& operation, const TensorView& tensor, AllocateRows allocate);
 
-/// Sets the members of a process set, ascending world ranks in a world of `world_size`.
+/// Why a set cannot have these members, ascending world ranks in a world of `world_size`; empty: it
+/// can.
+std::string problem_with_members(const std::vector<int>& ranks, int world_size);
+/// Sets the members of a process set.
 void add_members(Operation& operation, const std::vector<int>& ranks, int world_size);
 
 Submission make_reduction(Collective collective, const std::vector<InputOutput>& tensors,

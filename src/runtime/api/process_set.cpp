@@ -10,9 +10,13 @@
 
 namespace kolo {
 
-ProcessSet::ProcessSet(Runtime& runtime, int number, std::vector<int> ranks,
+ProcessSet::ProcessSet(Runtime& runtime, int number, std::vector<int> ranks, Matching matching,
                        std::shared_ptr<runtime::Lane> lane)
-    : runtime_(&runtime), number_(number), ranks_(std::move(ranks)), lane_(std::move(lane)) {}
+    : runtime_(&runtime),
+      number_(number),
+      ranks_(std::move(ranks)),
+      matching_(matching),
+      lane_(std::move(lane)) {}
 
 int ProcessSet::rank() const { return included() ? lane_->rank() : -1; }
 std::string ProcessSet::name() const { return runtime::name_of_set(number_, ranks_); }

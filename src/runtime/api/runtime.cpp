@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <deque>
 #include <exception>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -68,7 +71,7 @@ class Runtime::Parts {
                    *lanes_.make_control_communicator(0, everybody),
                    {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
-    add_set(0, everybody);
+    add_set(0, everybody, Matching::ByName);
   }
 
   ~Parts() { shutdown(); }
@@ -103,17 +106,17 @@ class Runtime::Parts {
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
 
-  /// Makes a set that all ranks have agreed on. If that fails on this rank alone, the others learn
-  /// of it as of a loss: they count on the set.
-  ProcessSet& add_set(int number, const std::vector<int>& ranks) {
+  /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and it fails
+  /// on this rank alone, the others learn of it as of a loss: they count on the set.
+  ProcessSet& add_set(int number, const std::vector<int>& ranks, Matching matching) {
     const std::shared_ptr<runtime::Lane> world = world_lane();
     std::shared_ptr<runtime::Lane> lane;
     try {
       if (std::ranges::find(ranks, topology().rank) != ranks.end()) {
-        lane = lanes_.make(number, ranks, world);
+        lane = lanes_.make(number, ranks, matching, world);
         runtime::register_for_final_message(lane);
       }
-      auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, lane);
+      auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, matching, lane);
       const Lock lock(sets_lock_);
       return *sets_.emplace_back(std::move(set));
     } catch (const InvalidArgument&) {  // thrown on all members
@@ -124,9 +127,16 @@ class Runtime::Parts {
       const std::string how = "process set " + runtime::name_of_set(number, ranks) +
                               " was not made: " + text_of_current_exception();
       if (lane != nullptr) lane->fail(how);
-      if (world != nullptr) world->fail(how);
+      if (world != nullptr && number > 0) world->fail(how);
       throw;
     }
+  }
+
+  /// Makes a set of which only its members, sorted, know.
+  ProcessSet& add_own_set(const std::vector<int>& ranks, Store& store, Matching matching) {
+    const Lock lock(own_sets_lock_);
+    last_own_number_ = agree_on_number(ranks, store, matching);
+    return add_set(-last_own_number_, ranks, matching);
   }
 
   void remove_set(const ProcessSet& set) {
@@ -153,6 +163,64 @@ class Runtime::Parts {
   }
 
  private:
+  /// The largest next number of all members: no other set of any of them has it.
+  int agree_on_number(const std::vector<int>& ranks, Store& store, Matching matching)
+      KOLO_REQUIRES(own_sets_lock_) {
+    // The store keeps the keys of sets that were removed.
+    const std::string name = runtime::list_of_ranks(ranks);
+    const std::string prefix = "kolo/" + name + "/" + std::to_string(++own_sets_of_[ranks]) + "/";
+    const std::string what =
+        name + (matching == Matching::ByOrder ? " matched by order" : " matched by name");
+    const auto answer_key = prefix + "number";
+    const int own = topology().rank;
+    if (own != ranks.front()) {
+      store.set(prefix + std::to_string(own), std::to_string(last_own_number_ + 1) + " " + what);
+      return number_in(get(store, answer_key, ranks, ranks.front()));
+    }
+    int number = last_own_number_ + 1;
+    std::string problem;
+    for (const int rank : ranks) {
+      if (rank == own) continue;
+      const std::string text = get(store, prefix + std::to_string(rank), ranks, rank);
+      const std::size_t space = text.find(' ');
+      number = std::max(number, std::atoi(text.c_str()));
+      if (space == std::string::npos || text.substr(space + 1) != what) {
+        problem = "rank " + std::to_string(own) + " makes " + what + ", rank " +
+                  std::to_string(rank) + " " + text.substr(std::min(space, text.size() - 1) + 1);
+      }
+    }
+    store.set(answer_key, problem.empty() ? std::to_string(number) : problem);
+    return number_in(problem.empty() ? std::to_string(number) : problem);
+  }
+
+  /// Throws MismatchError if the text is a problem.
+  static int number_in(const std::string& answer) {
+    const int number = std::atoi(answer.c_str());
+    if (number > 0) return number;
+    throw MismatchError("add_process_set through a Store: " + answer +
+                        ". Call it with the same arguments on all members.");
+  }
+
+  /// The value that `rank` sets. Throws PeerLostError if a member is lost, TimeoutError.
+  std::string get(Store& store, const std::string& key, const std::vector<int>& ranks, int rank) {
+    constexpr std::chrono::milliseconds kSlice{100};
+    const std::string what =
+        "add_process_set " + runtime::list_of_ranks(ranks) + " through a Store: ";
+    const auto deadline = Deadline::after(config_.timeout);
+    for (;;) {
+      if (std::optional<std::string> value = store.get(key, kSlice)) return *value;
+      if (const auto loss = world_lane()->loss();
+          loss && std::ranges::find(ranks, loss->rank) != ranks.end()) {
+        throw PeerLostError(what + "rank " + std::to_string(loss->rank) + " " + loss->how);
+      }
+      if (deadline.has_passed()) {
+        throw TimeoutError(what + "rank " + std::to_string(rank) + " did not set \"" + key +
+                           "\" within KOLO_TIMEOUT. Call it on all members, with one store.");
+      }
+      if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
+    }
+  }
+
   using Sets = std::vector<std::shared_ptr<ProcessSet>>;
 
   /// The program may use a set that has just been removed, in a thread that does not know of it yet
@@ -192,6 +260,9 @@ class Runtime::Parts {
   Mutex sets_lock_;
   Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first
   std::deque<std::shared_ptr<ProcessSet>> removed_ KOLO_GUARDED_BY(sets_lock_);
+  Mutex own_sets_lock_;  // one such set is made at a time
+  int last_own_number_ KOLO_GUARDED_BY(own_sets_lock_) = 0;
+  std::map<std::vector<int>, int> own_sets_of_ KOLO_GUARDED_BY(own_sets_lock_);  // made so far
   Mutex close_lock_;  // one thread at a time closes lanes_
 };
 
@@ -230,18 +301,42 @@ int Runtime::cross_size() const { return parts_->topology().cross_size; }
 bool Runtime::is_homogeneous() const { return parts_->topology().is_homogeneous(); }
 ProcessSet& Runtime::world() { return process_set(0); }
 
-ProcessSet& Runtime::add_process_set(std::vector<int> ranks) {
+ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Matching matching) {
   std::sort(ranks.begin(), ranks.end());
-  const runtime::Submission submission =
-      runtime::make_operation(Collective::AddProcessSet, {.process_set = &world()});
+  const runtime::Submission submission = runtime::make_operation(
+      Collective::AddProcessSet,
+      {.process_set = &world(),
+       .purpose = matching == Matching::ByOrder ? "a set matched by order" : ""});
   const auto& operation = submission.operation;
   runtime::add_members(*operation, ranks, size());
   runtime::submit(submission).wait();
-  return parts_->add_set(operation->process_set_number, ranks);
+  return parts_->add_set(operation->process_set_number, ranks, matching);
+}
+
+ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Store& store, Matching matching) {
+  std::sort(ranks.begin(), ranks.end());
+  if (const std::string problem = runtime::problem_with_members(ranks, size()); !problem.empty()) {
+    throw InvalidArgument("add_process_set through a Store: " + problem);
+  }
+  if (!std::ranges::binary_search(ranks, rank())) {
+    throw InvalidArgument("add_process_set through a Store: rank " + std::to_string(rank()) +
+                          " is not among " + runtime::list_of_ranks(ranks) +
+                          ". Call it on members only.");
+  }
+  return parts_->add_own_set(ranks, store, matching);
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {
   parts_->require_outside_step(set, "remove_process_set()");
+  if (set.number() < 0) {  // the other ranks do not know it
+    if (parts_->find_set(set.number()) != &set) {
+      throw InvalidArgument("remove_process_set: process set " + set.name() +
+                            " has been removed already");
+    }
+    if (!set.lane()->loss()) barrier({.process_set = &set, .purpose = "remove_process_set"});
+    parts_->remove_set(set);
+    return;
+  }
   const runtime::Submission submission =
       runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &world()});
   const auto& operation = submission.operation;
@@ -292,8 +387,11 @@ int cross_rank() { return Runtime::current().cross_rank(); }
 int cross_size() { return Runtime::current().cross_size(); }
 bool is_homogeneous() { return Runtime::current().is_homogeneous(); }
 
-ProcessSet& add_process_set(std::vector<int> ranks) {
-  return Runtime::current().add_process_set(std::move(ranks));
+ProcessSet& add_process_set(std::vector<int> ranks, Matching matching) {
+  return Runtime::current().add_process_set(std::move(ranks), matching);
+}
+ProcessSet& add_process_set(std::vector<int> ranks, Store& store, Matching matching) {
+  return Runtime::current().add_process_set(std::move(ranks), store, matching);
 }
 void remove_process_set(ProcessSet& set) { Runtime::current().remove_process_set(set); }
 

@@ -206,7 +206,7 @@ void ControlPlane::declare_lost(const Loss& loss) {
                    << ": cannot tell all ranks: " << text_of_current_exception();
   }
   watch_->report(loss);
-  coordinator_.on_lost(loss.rank, loss.how);
+  coordinator_.on_lost(loss.rank, loss.how, loss.kind);
 }
 
 void ControlPlane::leave() {

@@ -39,6 +39,7 @@ struct alignas(64) WindowHeaderExchange::Cell {
   std::atomic<std::uint8_t> has_left;
   std::atomic<std::uint8_t> has_loss;  // stored after the loss, with release
   std::int32_t lost_rank;
+  std::uint8_t lost_kind;  // ErrorKind
   char lost_how[kMaxText];
   Slot slots[2];
 };
@@ -143,6 +144,7 @@ void WindowHeaderExchange::publish_lost(const Loss& loss) {
   Cell& own = cell(window_->rank());
   if (own.has_loss.load(std::memory_order_relaxed) != 0) return;
   own.lost_rank = loss.rank;
+  own.lost_kind = static_cast<std::uint8_t>(loss.kind);
   const std::size_t length = std::min(loss.how.size(), kMaxText - 1);
   std::memcpy(own.lost_how, loss.how.data(), length);
   own.lost_how[length] = '\0';
@@ -154,7 +156,11 @@ std::optional<HeaderExchange::Loss> WindowHeaderExchange::lost() {
     const Cell& other = cell(rank);
     if (other.has_loss.load(std::memory_order_acquire) != 0) {
       const std::size_t length = ::strnlen(other.lost_how, kMaxText);
-      return Loss{member(rank, other.lost_rank), std::string(other.lost_how, length)};
+      if (other.lost_kind > static_cast<std::uint8_t>(ErrorKind::Backend)) {
+        reject(rank, "it names an error of kind " + std::to_string(other.lost_kind));
+      }
+      return Loss{member(rank, other.lost_rank), std::string(other.lost_how, length),
+                  static_cast<ErrorKind>(other.lost_kind)};
     }
   }
   return std::nullopt;

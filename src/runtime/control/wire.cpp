@@ -135,7 +135,9 @@ Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& request) {
 
 Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {
   const auto how = builder.CreateString(lost.loss.how);
-  return {wire::Body::Lost, wire::CreateLost(builder, lost.loss.rank, how).Union()};
+  return {wire::Body::Lost,
+          wire::CreateLost(builder, lost.loss.rank, how, static_cast<std::uint8_t>(lost.loss.kind))
+              .Union()};
 }
 
 Body pack_body(FlatBufferBuilder& builder, const Left&) {
@@ -222,7 +224,9 @@ class Unpacker {
         return HeaderExchangeMessage{WakeUpRequest{envelope.body_as_WakeUpRequest()->exchange()}};
       case wire::Body::Lost: {
         const wire::Lost& lost = *envelope.body_as_Lost();
-        return HeaderExchangeMessage{Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how())}}};
+        return HeaderExchangeMessage{
+            Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how()),
+                  unpack_enum(lost.kind(), ErrorKind::Backend, "kind of error")}}};
       }
       case wire::Body::Left: return HeaderExchangeMessage{Left{}};
       case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};

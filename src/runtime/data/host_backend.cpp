@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <vector>
 
@@ -291,6 +292,11 @@ class HostScratch final : public ScratchMemory {
 }  // namespace
 
 Task HostRunner::run(Operations batch, bool have_some_joined) {
+  return run(std::move(batch), have_some_joined, *path_.communicator);
+}
+
+/// `of_world`: the communicator as the world has made it.
+Task HostRunner::run(Operations batch, bool have_some_joined, Communicator& of_world) {
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
@@ -300,17 +306,38 @@ Task HostRunner::run(Operations batch, bool have_some_joined) {
   Operation& first = *batch.front();
   switch (first.request.collective) {
     case Collective::AddProcessSet: first.process_set_number = ++process_sets_; break;
-    case Collective::ShareMemory: co_await share_memory(first); break;
+    case Collective::ShareMemory: co_await share_memory(first, of_world); break;
     default: break;
   }
 }
 
+Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
+  const Request& request = one.front()->request;
+  order.begin(request);
+  // The others read and write this rank's memory, as their own requests say.
+  if (request.is_on_buffers()) co_await order.all_sharers_begun();
+  if (request.collective == Collective::Barrier) {
+    std::vector<std::size_t> all;
+    const std::vector<std::size_t> own{0};
+    co_await gather_numbers(path_, own, all);
+  }
+  Task whole = run(one, false, order.inner());
+  std::exception_ptr error;
+  try {
+    co_await whole;
+  } catch (const BackendError&) {  // as of a message of another size: its sender's stamp says why
+    error = std::current_exception();
+  }
+  co_await order.agreement();
+  if (error) std::rethrow_exception(error);
+}
+
 /// If the system provides no shared memory, the buffer is private on all ranks that would share it.
-Task HostRunner::share_memory(Operation& operation) {
+Task HostRunner::share_memory(Operation& operation, Communicator& of_world) {
   operation.shared_memory_number = ++shared_memories_;
   const bool is_per_node = operation.request.is_once_per_node();
   if (path_.staging == nullptr && !is_per_node) co_return;
-  Communicator& sharers = is_per_node ? *path_.node_communicator : *path_.communicator;
+  Communicator& sharers = is_per_node ? *path_.node_communicator : of_world;
   try {
     co_await world_.make_window(sharers, kShareMemoryTag, operation.request.size_bytes(),
                                 operation.shared_window);

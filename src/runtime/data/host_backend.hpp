@@ -14,6 +14,7 @@
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/ordered_communicator.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -86,6 +87,9 @@ class HostRunner {
   /// Runs one batch, as dispatch() does. `have_some_joined`: some ranks may take part with
   /// operations from make_stand_in.
   Task run(Operations batch, bool have_some_joined);
+  /// Runs one operation of a set whose operations are matched by order; `order` is the
+  /// communicator of its data. Throws OrderBroken.
+  Task run_in_order(Operations one, OrderedCommunicator& order);
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request) const;
 
@@ -93,7 +97,8 @@ class HostRunner {
   std::uint64_t bytes_packed() const { return backend_.bytes_packed(); }
 
  private:
-  Task share_memory(Operation& operation);
+  Task run(Operations batch, bool have_some_joined, Communicator& of_world);
+  Task share_memory(Operation& operation, Communicator& of_world);
 
   comm::World& world_;
   const DataPath& path_;

@@ -48,6 +48,13 @@ enum class OperationRole : std::uint8_t {
   StandIn,    ///< the part of a joined rank in another rank's operation; no thread waits for it
 };
 
+/// Send, receive: which message it is.
+struct MessageMatch {
+  int peer = 0;  ///< within the set; receive: any rank of it if it is negative
+  std::int64_t tag = 0;
+  int* sender = nullptr;  ///< receive: where the world rank of the sender is stored, or null
+};
+
 /// One operation on this rank: its request, its memory, and its result.
 ///
 /// Set up by the submitting thread, run by whichever thread makes progress in its lane, read by the
@@ -66,6 +73,7 @@ struct Operation {
   std::shared_ptr<SharedWindow> shared_window;  ///< share memory; null: private memory is used
   int shared_memory_number = 0;                 ///< share memory: counted in its process set
   int process_set_number = 0;                   ///< add process set
+  MessageMatch message;                         ///< send, receive
   int last_joined = 0;                          ///< join: the world rank that joined last
 
   std::vector<std::shared_ptr<void>> buffers;  ///< owners of those that contain its tensor

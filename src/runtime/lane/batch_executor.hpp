@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/host_backend.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/point_to_point.hpp"
 #include "runtime/device/device_runner.hpp"
 
 namespace kolo::runtime {
@@ -43,12 +45,19 @@ class BatchQueue {
 
   void push(Batch batch);
   bool empty() const { return batches_.empty(); }
+  /// Of the first batch.
+  Clock::time_point deadline() const {
+    return batches_.empty() ? Clock::time_point::max() : batches_.front().deadline;
+  }
 
   /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
   /// AgreedFailure ends the batch; any other exception concerns only this rank and is thrown.
   Step advance(int polls);
+  /// The same for a batch in no queue.
+  static Step advance(Batch& batch, int polls);
   /// Whether the first batch has missed its deadline by `grace`; true once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
+  static bool is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace);
   /// The place after all batches pushed so far. Refers to the queue.
   Place after_all() const { return {*this, begun_}; }
 
@@ -74,8 +83,9 @@ class LostBatches {
   /// Messages from a dead rank arrive within this time, or never.
   static constexpr auto kDeadRankDelay = std::chrono::milliseconds(50);
 
-  /// The batches use `path`. The arguments outlive this object.
-  LostBatches(const DataPath& path, comm::World& world) : path_(path), world_(world) {}
+  /// The batches use `path` and its communicators. The arguments outlive this object.
+  LostBatches(const DataPath& path, std::vector<Communicator*> communicators, comm::World& world)
+      : path_(path), communicators_(std::move(communicators)), world_(world) {}
 
   void add(Batches batches);
   bool empty() const { return batches_.empty(); }
@@ -85,9 +95,12 @@ class LostBatches {
 
  private:
   bool is_drained(Clock::duration waited);
+  bool is_drained(Communicator& communicator, Clock::duration waited,
+                  const std::vector<int>& dead) const;
   bool is_alive(int rank, const std::vector<int>& dead) const;
 
   const DataPath& path_;
+  const std::vector<Communicator*> communicators_;
   comm::World& world_;
   Batches batches_;
   std::optional<Clock::time_point> since_;
@@ -103,12 +116,17 @@ class BatchExecutor {
   struct DeviceParts {
     comm::Gpus& gpus;
     LaunchOrder& launch_order;
-    DataPath data;          ///< with a separate communicator
-    bool is_added = false;  ///< a set other than the world, which it overlaps
+    DataPath data;  ///< with a separate communicator
+    bool is_world = true;
+    /// A set that all ranks know: its launches and those of others, which it overlaps, are in one
+    /// order.
+    bool is_added = false;
   };
 
-  /// `data` and `world` outlive this object. `device`: none in a build without GPUs.
-  BatchExecutor(const DataPath& data, std::optional<DeviceParts> device, comm::World& world);
+  /// `data` and `world` outlive this object. `messages`: for those between two ranks. `device`:
+  /// none in a build without GPUs.
+  BatchExecutor(const DataPath& data, std::unique_ptr<Communicator> messages,
+                std::optional<DeviceParts> device, comm::World& world);
 
   /// See DeviceRunner; any thread. Null in a build without GPUs.
   DeviceRunner* device_runner() const { return device_runner_.get(); }
@@ -117,6 +135,18 @@ class BatchExecutor {
   std::shared_ptr<Operation> make_stand_in(const Request& request) const;
   /// Appends a batch to its queue. `have_some_joined`: as Coordinator::Batch has it.
   void start(Operations operations, bool have_some_joined);
+  /// Appends an operation of a set whose operations are matched by order; those on CPUs run over
+  /// `order`, which outlives it. Others are launched in the order of submission.
+  void start_in_order(std::shared_ptr<Operation> operation, OrderedCommunicator& order);
+  bool has_batch_on_cpu() const { return !on_cpu_.empty(); }
+  /// When the first batch on CPUs must have ended.
+  Clock::time_point deadline_on_cpu() const { return on_cpu_.deadline(); }
+  /// Starts a send or a receive, which waits for no batch.
+  void start_message(std::shared_ptr<Operation> operation);
+  /// The set is closed; `reason` completes the errors of messages that are not matched.
+  void close(const std::string& reason) {
+    if (!point_to_point_->is_closed()) point_to_point_->close(reason);
+  }
   /// Appends a join, which completes after the batches of both queues.
   void start_join(std::shared_ptr<Operation> join);
 
@@ -137,6 +167,15 @@ class BatchExecutor {
       for (const auto& operation : step.operations) complete(operation, step.error);
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
+    }
+    for (auto message = messages_.begin(); message != messages_.end();) {
+      const BatchQueue::Step step = BatchQueue::advance(*message, polls);
+      progress.is_overdue |= BatchQueue::is_overdue(*message, now, data_.longest_silence());
+      progress.has_progressed |= step.has_progressed;
+      const auto current = message++;
+      if (step.operations.empty()) continue;
+      messages_.erase(current);
+      complete(step.operations.front(), step.error);
     }
     progress_gpu();
     return progress;
@@ -176,6 +215,8 @@ class BatchExecutor {
   bool overlaps_ = false;  // with other sets, from this point in the agreed order on
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;
+  std::unique_ptr<PointToPoint> point_to_point_;  // null: the lane has ended
+  std::list<BatchQueue::Batch> messages_;
   LostBatches lost_;
 };
 

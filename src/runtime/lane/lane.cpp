@@ -164,8 +164,10 @@ Lane::Lane(Parts parts, comm::World& world)
       queue_(parts.data.name),
       data_(std::move(parts.data)),
       rank_(data_.communicator->rank()),
+      is_matched_by_order_(parts.order != nullptr),
+      order_(parts.order),
       control_(std::make_unique<ControlPlane>(std::move(parts.control), data_, world)),
-      executor_(data_, std::move(parts.device), world) {}
+      executor_(data_, std::move(parts.messages), std::move(parts.device), world) {}
 
 Lane::~Lane() = default;
 
@@ -238,6 +240,11 @@ void Lane::run(const std::shared_ptr<Operation>& operation) {
 void Lane::join(std::shared_ptr<Operation> operation) {
   require_creator_process();
   require_outside_step("join");
+  if (is_matched_by_order_) {
+    throw InvalidArgument("join on process set " + data_.name +
+                          ": its operations are matched by order (Matching::ByOrder), so all ranks "
+                          "submit each of them. Join a set that matches them by name.");
+  }
   queue_.join(std::move(operation));
   wake_signal_.notify();
   progress_if_funneled();
@@ -358,11 +365,50 @@ bool Lane::progress_step(int polls) {
   if (control_ == nullptr) return false;
   try {
     return make_progress(Clock::now(), polls);
+  } catch (const OrderBroken& broken) {
+    declare_lost(loss_of(broken));
   } catch (...) {  // batches call functions of the program, which may throw anything
     // The other ranks may be in the middle of a batch and wait for this rank's share of it.
-    declare_lost({rank(), "failed: " + text_of_current_exception()});
-    return true;
+    const std::string how = "failed: " + text_of_current_exception();
+    // Ranks that run different operations send what the others do not expect.
+    declare_lost(find_broken_order().value_or(ControlPlane::Loss{rank(), how}));
   }
+  return true;
+}
+
+/// What another rank has found before counts.
+ControlPlane::Loss Lane::loss_of(const OrderBroken& broken) {
+  return control_->published_loss().value_or(
+      ControlPlane::Loss{broken.rank, broken.how, broken.kind});
+}
+
+std::optional<ControlPlane::Loss> Lane::find_broken_order() {
+  try {
+    if (order_ != nullptr) order_->check();
+  } catch (const OrderBroken& broken) {
+    return loss_of(broken);
+  } catch (const Error&) {  // what happened before counts
+  }
+  return std::nullopt;
+}
+
+/// The first operation does not advance. Throws OrderBroken if it never will: another rank runs a
+/// different one, has left, or has not come in time.
+void Lane::check_order(Clock::time_point now) {
+  const auto deadline = executor_.deadline_on_cpu();
+  if (!executor_.has_batch_on_cpu()) return;
+  if (control_->coordinator().is_closed()) order_->listen_to_all();
+  order_->check();
+  if (now < deadline) return;
+  const std::vector<int> missing = order_->not_begun();
+  const std::string in_time =
+      " in time. Submit it on all ranks, or raise the timeout "
+      "(KOLO_TIMEOUT, OperationOptions::timeout).";
+  if (missing.empty()) {
+    throw OrderBroken{ErrorKind::Timeout, rank(), "did not end " + order_->place() + in_time};
+  }
+  throw OrderBroken{ErrorKind::Timeout, missing.front(),
+                    "did not submit " + order_->place() + in_time};
 }
 
 bool Lane::make_progress(Clock::time_point now, int polls) {
@@ -386,6 +432,7 @@ bool Lane::make_progress(Clock::time_point now, int polls) {
         complete(operation, error ? error : find_late_loss(*operation));
       });
   if (progress.is_overdue) declare_silent_rank_lost();
+  if (order_ != nullptr && !progress.has_progressed) check_order(now);
   return has_progressed || progress.has_progressed;
 }
 
@@ -393,6 +440,7 @@ bool Lane::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   Coordinator& coordinator = control_->coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
+    if (start_alone(operation)) continue;
     const UseId use = operation->use;
     coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
     operations_[use] = std::move(operation);
@@ -406,6 +454,21 @@ bool Lane::take_submissions(Clock::time_point now) {
   if (taken.leaving) coordinator.shut_down(*taken.leaving);
   needs_peers_ = taken.leaving.has_value() || queue_.in_flight() > 0;
   return !taken.operations.empty() || taken.join != nullptr;
+}
+
+/// Whether the operation runs without an agreement of the ranks: it is a message between two, or
+/// they are matched by order. Once the set is closed, the coordinator says why it does not run.
+bool Lane::start_alone(const std::shared_ptr<Operation>& operation) {
+  if (control_->coordinator().is_closed()) return false;
+  const Collective collective = operation->request.collective;
+  if (collective == Collective::Send || collective == Collective::Receive) {
+    executor_.start_message(operation);
+  } else if (order_ != nullptr) {
+    executor_.start_in_order(operation, *order_);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 bool Lane::advance_protocol(Clock::time_point now) {
@@ -489,7 +552,10 @@ void Lane::end(const std::string& why, Leaving how) {
 
 void Lane::leave_when_closed() {
   if (control_->has_left() || loss_) return;
-  if (!control_->coordinator().is_closed() || !executor_.is_idle()) return;
+  if (!control_->coordinator().is_closed()) return;
+  executor_.close(control_->coordinator().why_closed());
+  if (!executor_.is_idle()) return;
+  if (order_ != nullptr) order_->leave();
   control_->leave();
 }
 
@@ -501,6 +567,7 @@ void Lane::release(const std::string& why) {
   serve_messages();  // the last ones
   messaging_ = nullptr;
   at_end_ = measure();
+  order_ = nullptr;
   control_.reset();
   executor_.release();
   data_.release();
@@ -525,6 +592,7 @@ void Lane::declare_lost(const ControlPlane::Loss& loss) {
   loss_ = loss;
   world_.mark_broken();
   control_->declare_lost(loss);
+  if (order_ != nullptr) order_->give_up();
   executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
   const auto now = Clock::now();
   end_stopped_batches(now);
@@ -562,9 +630,8 @@ void Lane::fail(const std::string& how) {
 
 std::exception_ptr Lane::loss_error(const Operation& operation,
                                     const ControlPlane::Loss& loss) const {
-  return std::make_exception_ptr(
-      PeerLostError(what_of(operation) + " on process set " + data_.name + ": rank " +
-                    std::to_string(world_rank(loss.rank)) + " " + loss.how));
+  return to_exception({loss.kind, what_of(operation) + " on process set " + data_.name + ": rank " +
+                                      std::to_string(world_rank(loss.rank)) + " " + loss.how});
 }
 
 std::optional<ControlPlane::Loss> Lane::loss() {

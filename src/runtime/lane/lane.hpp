@@ -147,6 +147,9 @@ class Lane {
  public:
   struct Parts {
     DataPath data;
+    /// That of `data`, if operations are matched by order; null: they are matched by name.
+    OrderedCommunicator* order = nullptr;
+    std::unique_ptr<Communicator> messages{};  ///< between two ranks
     ControlPlane::Parts control{};
     std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
   };
@@ -179,6 +182,9 @@ class Lane {
   void prepare(Operation& operation);
   /// Call once the operation is done: later work on its stream waits for its result.
   void order_after(const Operation& operation);
+
+  /// Whether operations of the ranks are matched by the order of their submission.
+  bool is_matched_by_order() const { return is_matched_by_order_; }
 
   /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
   /// after `end`. Any other problem is found later and becomes the operation's error.
@@ -274,6 +280,10 @@ class Lane {
   bool advance_protocol(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   void carry_out(Coordinator::Actions actions) KOLO_REQUIRES(progress_mutex_);
   void start(const Coordinator::Batch& batch) KOLO_REQUIRES(progress_mutex_);
+  bool start_alone(const std::shared_ptr<Operation>& operation) KOLO_REQUIRES(progress_mutex_);
+  void check_order(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  ControlPlane::Loss loss_of(const OrderBroken& broken) KOLO_REQUIRES(progress_mutex_);
+  std::optional<ControlPlane::Loss> find_broken_order() KOLO_REQUIRES(progress_mutex_);
   void report_stall(const Verdict::Stall& stall) const;
 
   // Ends.
@@ -303,6 +313,9 @@ class Lane {
   // Any thread reads what DataPath::release() leaves; the rest is used in steps.
   DataPath data_;
   const int rank_;
+  const bool is_matched_by_order_;
+  // Of `data_`. Null: matched by name, or the lane has ended.
+  OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
   // Null: the lane has ended.
   std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
   // Used in steps, but for is_in_demand() and what its device runner offers any thread.

@@ -29,10 +29,15 @@ enum Channel {
   kLaunchOrder,
   kMaking,
   kHeartbeats,
+  kMessages,
   kChannelsPerLane
 };
 
-int channel_of(int number, Channel channel) { return number * kChannelsPerLane + channel; }
+/// Sets that all ranks agree on count up from 0, those that their members make down from -1.
+int channel_of(int number, Channel channel) {
+  const int place = number >= 0 ? 2 * number : -2 * number - 1;
+  return place * kChannelsPerLane + channel;
+}
 
 /// The node of every member, numbered in the order of the nodes' lowest members.
 std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>& node_of_rank) {
@@ -70,7 +75,7 @@ std::unique_ptr<Communicator> LaneFactory::make_control_communicator(
 }
 
 std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& ranks,
-                                        const std::shared_ptr<Lane>& world) {
+                                        Matching matching, const std::shared_ptr<Lane>& world) {
   Lane::Parts parts{{choices_, config_}};
   const std::string name = name_of_set(number, ranks);
   parts.data.name = name;
@@ -78,6 +83,7 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
   parts.data.world_ranks = ranks;
   parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
   parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
+  parts.messages = world_.make_communicator(ranks, channel_of(number, kMessages));
   if (has_several_nodes(parts.data.node_of_rank)) {
     parts.control.heartbeats = world_.make_communicator(ranks, channel_of(number, kHeartbeats));
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
@@ -98,6 +104,7 @@ std::shared_ptr<Lane> LaneFactory::make(int number, const std::vector<int>& rank
       {world_, ranks, is_start ? "Kolo started" : "process set " + name + " was being made", check},
       is_start ? config_.start_timeout : config_.timeout};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
+  if (matching == Matching::ByOrder) match_by_order(parts, members);
   find_gpus(parts, number);
   auto lane = std::make_shared<Lane>(std::move(parts), world_);
   lane->start_thread();
@@ -135,6 +142,27 @@ void LaneFactory::close() noexcept {
   }
 }
 
+void LaneFactory::match_by_order(Lane::Parts& parts, const Members& members) {
+  DataPath& path = parts.data;
+  std::shared_ptr<SharedWindow> board;
+  std::vector<int> sharers;
+  // Where data move through windows, no messages carry the news.
+  if (path.staging != nullptr || path.node_staging != nullptr) {
+    Communicator& neighbours =
+        path.staging != nullptr ? *parts.control.communicator : *path.node_communicator;
+    for (int rank = 0; rank < path.communicator->size(); ++rank) {
+      const auto own = static_cast<std::size_t>(path.communicator->rank());
+      const auto other = static_cast<std::size_t>(rank);
+      if (path.node_of_rank[other] == path.node_of_rank[own]) sharers.push_back(rank);
+    }
+    wait(world_.make_window(neighbours, 0, OrderedCommunicator::board_bytes(), board), members);
+  }
+  auto communicator = std::make_unique<OrderedCommunicator>(
+      std::move(path.communicator), path.world_ranks, std::move(board), std::move(sharers));
+  parts.order = communicator.get();
+  path.communicator = std::move(communicator);
+}
+
 void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
   comm::Gpus* const gpus = world_.gpus();
   if (gpus == nullptr) return;
@@ -143,8 +171,8 @@ void LaneFactory::find_gpus(Lane::Parts& parts, int number) {
     launch_order_ = std::make_unique<LaunchOrder>(
         world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
   }
-  parts.device.emplace(
-      BatchExecutor::DeviceParts{*gpus, *launch_order_, DataPath{choices_, config_}, number != 0});
+  parts.device.emplace(BatchExecutor::DeviceParts{
+      *gpus, *launch_order_, DataPath{choices_, config_}, number == 0, number > 0});
   DataPath& path = parts.device->data;
   path.name = parts.data.name;
   path.world_ranks = ranks;

@@ -7,6 +7,7 @@
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
+#include "kolo/process_set.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/device/launch_order.hpp"
 #include "runtime/lane/lane.hpp"
@@ -30,7 +31,7 @@ class LaneFactory {
   /// Other sets are returned once all members have made theirs. Throws InvalidArgument on all
   /// members; TimeoutError after KOLO_TIMEOUT, for the world after KOLO_START_TIMEOUT;
   /// PeerLostError, BackendError, std::system_error.
-  std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks,
+  std::shared_ptr<Lane> make(int number, const std::vector<int>& ranks, Matching matching,
                              const std::shared_ptr<Lane>& world);
 
   /// Ends what the lanes of all ranks have in common, at the first call. Call it once this rank's
@@ -46,6 +47,8 @@ class LaneFactory {
 
   /// For ranks that may never come: KOLO_LOST_AFTER, or its default where that is 0.
   std::chrono::nanoseconds longest_wait() const;
+  /// Has the ranks of `parts` read in each other's messages and shared memory what they run.
+  void match_by_order(Lane::Parts& parts, const Members& members);
   void find_gpus(Lane::Parts& parts, int number);
   void share_memory(Lane::Parts& parts, int number, const Members& members);
   void share_memory_inside_nodes(Lane::Parts& parts, int number, const Members& members);

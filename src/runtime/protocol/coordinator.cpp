@@ -455,9 +455,9 @@ std::string Coordinator::world_rank(int rank) const {
 
 // --- the end: a shutdown or a loss ---
 
-void Coordinator::on_lost(int rank, const std::string& how) {
+void Coordinator::on_lost(int rank, const std::string& how, ErrorKind kind) {
   if (closed_) return;
-  close(ErrorKind::PeerLost, "rank " + world_rank(rank) + " " + how);
+  close(kind, "rank " + world_rank(rank) + " " + how);
 }
 
 std::string Coordinator::describe_shutdown(const Header& merged) const {

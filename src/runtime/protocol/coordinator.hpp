@@ -228,7 +228,8 @@ class Coordinator {
   void on_headers(const Header& merged);
   void on_message(int from, ControlMessage message);
   /// A rank died or does not answer; `how` completes "rank 3 ". Everything pending fails.
-  void on_lost(int rank, const std::string& how);
+  /// `kind`: of the errors.
+  void on_lost(int rank, const std::string& how, ErrorKind kind = ErrorKind::PeerLost);
 
   /// What to do now. Call it after events, and at `next_time()`.
   Actions decide(Time now);
@@ -240,6 +241,8 @@ class Coordinator {
   bool is_negotiating() const { return exchange_.negotiation.has_value(); }
   /// The protocol has ended here; submissions fail immediately.
   bool is_closed() const { return closed_.has_value(); }
+  /// Completes the errors of what ends with it; call it once the protocol has ended.
+  const std::string& why_closed() const { return closed_->reason; }
   const Counters& counters() const { return counters_; }
   /// The ranks whose join this rank has seen, unless it has joined too.
   Bits joined_ahead() const { return joins_.own ? Bits{} : joins_.ranks; }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kolo/error.hpp"
 #include "runtime/protocol/bits.hpp"
 
 namespace kolo::runtime {
@@ -71,6 +72,9 @@ class HeaderExchange {
   struct Loss {
     int rank = 0;
     std::string how;  ///< completes "rank 3 ", as in "died: its process has ended"
+    /// Of the errors to which it leads: the ranks of a set that is matched by order may also end it
+    /// for what one of them did.
+    ErrorKind kind = ErrorKind::PeerLost;
     bool operator==(const Loss&) const = default;
   };
   /// Tells all ranks that a rank is lost, possibly this one itself. Only the first call counts.

@@ -58,9 +58,6 @@ class LostBatchesTest : public testing::Test {
  protected:
   LostBatchesTest() {
     path_.world_ranks = {10, 11, 12, 13};
-    auto communicator = std::make_unique<FailedCommunicator>();
-    network_ = communicator.get();
-    path_.communicator = std::move(communicator);
     world_.dead = {13};
     LostBatches::Batches batches;
     batches.push_back({nothing(), {std::make_shared<Operation>()}, start_});
@@ -76,52 +73,62 @@ class LostBatchesTest : public testing::Test {
   const ops::Registry algorithms_;
   const compression::Registry compressors_;
   DataPath path_{.choices = {algorithms_, compressors_, {}}, .config = config_};
-  FailedCommunicator* network_;
+  FailedCommunicator collectives_;
+  FailedCommunicator messages_;
   WorldWithDeadRanks world_;
-  LostBatches lost_{path_, world_};
+  LostBatches lost_{path_, {&collectives_, &messages_}, world_};
 };
 
 TEST_F(LostBatchesTest, NothingInFlight_BatchesEndAtOnce) {
   EXPECT_EQ(drained_after(0ms), 1u);
   EXPECT_TRUE(lost_.empty());
   EXPECT_EQ(drained_after(1ms), 0u);
-  EXPECT_EQ(network_->looks, 1) << "the communicator is left alone once they have ended";
+  EXPECT_EQ(collectives_.looks, 1) << "the communicator is left alone once they have ended";
 }
 
 TEST_F(LostBatchesTest, SendOfALiveRank_IsReceivedFirst) {
-  network_->under_way.from = {3, 1};
+  collectives_.under_way.from = {3, 1};
   EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(drained_after(400ms), 0u);
-  network_->under_way.from = {3};  // the dead rank's message will not arrive
+  collectives_.under_way.from = {3};  // the dead rank's message will not arrive
   EXPECT_EQ(drained_after(401ms), 1u);
 }
 
 TEST_F(LostBatchesTest, ReceiveOfALiveRank_IsServedFirst) {
-  network_->under_way.to = {2, 3};
+  collectives_.under_way.to = {2, 3};
   EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(drained_after(400ms), 0u);
-  network_->under_way.to = {3};
+  collectives_.under_way.to = {3};
   EXPECT_EQ(drained_after(401ms), 1u);
 }
 
 TEST_F(LostBatchesTest, SendOfADeadRank_IsReceivedFirst) {
-  network_->under_way.from = {3};
+  collectives_.under_way.from = {3};
   EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(drained_after(LostBatches::kDeadRankDelay - 1ms), 0u);
   EXPECT_EQ(drained_after(LostBatches::kDeadRankDelay), 1u);
 }
 
 TEST_F(LostBatchesTest, SilentLiveRank_DelaysBatchesForABoundedTime) {
-  network_->under_way = {.from = {1}, .to = {2}};
+  collectives_.under_way = {.from = {1}, .to = {2}};
   EXPECT_EQ(drained_after(0ms), 0u);
   EXPECT_EQ(drained_after(LostBatches::kMaxDrainTime - 1ms), 0u);
   EXPECT_EQ(drained_after(LostBatches::kMaxDrainTime), 1u);
 }
 
-TEST_F(LostBatchesTest, Receives_AreCancelledBeforeBatchesEnd) {
-  network_->under_way.from = {1};
+TEST_F(LostBatchesTest, EitherCommunicator_DelaysBatches) {
+  messages_.under_way.from = {1};
   EXPECT_EQ(drained_after(0ms), 0u);
-  EXPECT_EQ(network_->looks, 1);
+  messages_.under_way.from = {};
+  EXPECT_EQ(drained_after(1ms), 1u);
+  EXPECT_EQ(collectives_.looks, 2) << "transfers move while they are looked at";
+  EXPECT_EQ(messages_.looks, 2);
+}
+
+TEST_F(LostBatchesTest, Receives_AreCancelledBeforeBatchesEnd) {
+  collectives_.under_way.from = {1};
+  EXPECT_EQ(drained_after(0ms), 0u);
+  EXPECT_EQ(collectives_.looks, 1);
   EXPECT_FALSE(lost_.empty());
 }
 

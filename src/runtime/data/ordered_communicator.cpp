@@ -1,0 +1,310 @@
+#include "runtime/data/ordered_communicator.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/intentional_leak.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+constexpr int kStampTag = Communicator::kTagCount - 3;  // algorithms use the low ones
+
+/// Of the fields by which ranks tell operations apart: FNV-1a, the same in all processes.
+class Hash {
+ public:
+  void add(std::string_view text) {
+    add(text.size());
+    for (const char byte : text) mix(static_cast<unsigned char>(byte));
+  }
+  template <class Value>
+    requires std::is_trivially_copyable_v<Value>
+  void add(const Value& value) {
+    std::array<unsigned char, sizeof(Value)> bytes;
+    std::memcpy(bytes.data(), &value, sizeof(Value));
+    for (const unsigned char byte : bytes) mix(byte);
+  }
+  template <class Value>
+  void add(const std::vector<Value>& values) {
+    add(values.size());
+    for (const Value& value : values) add(value);
+  }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  void mix(unsigned char byte) { value_ = (value_ ^ byte) * 0x100000001b3; }
+
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+/// All of Request, but its name, which ranks need not share.
+Stamp stamp_of(const Request& request, std::uint64_t sequence) {
+  Stamp stamp{.sequence = sequence,
+              .hash = 0,
+              .elements = 0,
+              .root = request.root,
+              .kind = Stamp::Kind::Operation,
+              .collective = request.collective,
+              .op = request.op,
+              .dtype = request.tensors.empty() ? DType::UInt8 : request.tensors.front().dtype};
+  Hash hash;
+  hash.add(request.collective);
+  hash.add(request.op);
+  hash.add(std::string_view(request.custom));
+  hash.add(request.prescale);
+  hash.add(request.postscale);
+  hash.add(request.root);
+  hash.add(std::string_view(request.compression));
+  hash.add(request.compression_scope);
+  hash.add(std::string_view(request.placement));
+  hash.add(request.rows);
+  hash.add(std::string_view(request.purpose));
+  for (const TensorType& tensor : request.tensors) {
+    hash.add(tensor.dtype);
+    hash.add(tensor.shape);
+    stamp.elements += tensor.count();
+  }
+  stamp.hash = hash.value();
+  return stamp;
+}
+
+std::string describe(const Stamp& stamp) {
+  std::string text(name_of(stamp.collective));
+  switch (stamp.collective) {
+    case Collective::Barrier: return text;
+    case Collective::AllReduce:
+    case Collective::ReduceScatter: text += " (" + std::string(name_of(stamp.op)) + ")"; break;
+    case Collective::Broadcast: text += " from rank " + std::to_string(stamp.root); break;
+    default: break;
+  }
+  return text + " of " + std::to_string(stamp.elements) + " elements of " +
+         std::string(name_of(stamp.dtype));
+}
+
+static_assert(std::is_trivially_copyable_v<Stamp>);
+static_assert(sizeof(Stamp) % sizeof(std::uint64_t) == 0);
+
+}  // namespace
+
+/// Words, since another process may write while this one reads; `sequence` is stored first, as 0,
+/// and last.
+struct OrderedCommunicator::Slot {
+  static constexpr std::size_t kWords = sizeof(Stamp) / sizeof(std::uint64_t);
+
+  std::atomic<std::uint64_t> sequence;
+  std::array<std::atomic<std::uint64_t>, kWords> words;
+};
+
+std::size_t OrderedCommunicator::board_bytes() { return kRemembered * sizeof(Slot); }
+
+OrderedCommunicator::OrderedCommunicator(std::unique_ptr<Communicator> inner,
+                                         std::vector<int> world_ranks,
+                                         std::shared_ptr<SharedWindow> board,
+                                         std::vector<int> sharers)
+    : inner_(std::move(inner)),
+      world_ranks_(std::move(world_ranks)),
+      board_(std::move(board)),
+      sharers_(std::move(sharers)),
+      peers_(world_ranks_.size()),
+      compared_(sharers_.size()) {}
+
+/// MPI may still read a stamp that was never received.
+OrderedCommunicator::~OrderedCommunicator() {
+  for (Sent& sent : sent_) leak_intentionally(std::move(sent.stamp));
+}
+
+void OrderedCommunicator::begin(const Request& request) {
+  while (!sent_.empty() && sent_.front().transfer.ready()) sent_.pop_front();
+  awaited_.clear();
+  show(stamp_of(request, now_.sequence + 1));
+}
+
+void OrderedCommunicator::leave() {
+  Stamp last{};
+  last.sequence = now_.sequence + 1;
+  last.kind = Stamp::Kind::Left;
+  show(last);
+  for (int other = 0; other < size(); ++other) tell(other);
+}
+
+void OrderedCommunicator::give_up() {
+  Stamp given_up = now_;
+  given_up.kind = Stamp::Kind::GivenUp;
+  show(given_up);
+}
+
+void OrderedCommunicator::show(const Stamp& stamp) {
+  now_ = stamp;
+  own_[stamp.sequence % kRemembered] = stamp;
+  if (board_ == nullptr) return;
+  Slot& slot = slots(static_cast<std::size_t>(board_->rank()))[stamp.sequence % kRemembered];
+  std::array<std::uint64_t, Slot::kWords> words;
+  std::memcpy(words.data(), &stamp, sizeof(Stamp));
+  slot.sequence.store(0, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    slot.words[i].store(words[i], std::memory_order_release);
+  }
+  slot.sequence.store(stamp.sequence, std::memory_order_release);
+}
+
+Transfer OrderedCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
+  tell(destination);
+  bytes_sent_ += data.size();
+  return inner_->send(data, destination, tag);
+}
+
+Transfer OrderedCommunicator::receive(std::span<std::byte> data, int source, int tag) {
+  listen_to(source);
+  return inner_->receive(data, source, tag);
+}
+
+/// Once for each operation, before its first message.
+void OrderedCommunicator::tell(int rank) {
+  if (rank == inner_->rank() || std::exchange(peer(rank).told, now_.sequence) == now_.sequence) {
+    return;
+  }
+  auto stamp = std::make_unique<Stamp>(now_);
+  Transfer transfer = inner_->send(std::as_bytes(std::span(stamp.get(), 1)), rank, kStampTag);
+  sent_.push_back({std::move(stamp), std::move(transfer)});
+}
+
+/// Once for each operation.
+void OrderedCommunicator::listen_to(int rank) {
+  if (rank == inner_->rank() || std::exchange(peer(rank).awaited, now_.sequence) == now_.sequence) {
+    return;
+  }
+  awaited_.push_back(rank);
+}
+
+bool OrderedCommunicator::compare() {
+  bool is_given_up = false;
+  for (std::size_t i = 0; i < sharers_.size(); ++i) {
+    while (compared_[i] < now_.sequence && has_shown(i, compared_[i] + 1)) {
+      const std::optional<Stamp> other = shown_by(i, compared_[i] + 1);
+      const bool is_last = other && other->kind == Stamp::Kind::GivenUp;
+      if (is_last) {
+        is_given_up = true;  // the news why are under way
+        break;
+      }
+      ++compared_[i];
+      if (other) compare(sharers_[i], *other);
+    }
+  }
+  for (int other = 0; other < size() && listens_to_all_; ++other) hear(other);
+  std::erase_if(awaited_, [&](int rank) {
+    const Peer& from = peer(rank);
+    if (!hear(rank)) return false;
+    if (from.incoming) went_on(rank, *from.incoming);
+    return true;
+  });
+  return awaited_.empty() && !is_given_up;
+}
+
+/// Whether all stamps of `rank` up to that of this operation have arrived. One of a later operation
+/// is kept: `rank` has sent this one nothing in this operation.
+bool OrderedCommunicator::hear(int rank) {
+  Peer& from = peer(rank);
+  while (rank != inner_->rank() && from.heard < now_.sequence) {
+    if (!from.incoming) {
+      if (!from.transfer) {
+        from.transfer =
+            inner_->receive(std::as_writable_bytes(std::span(&from.buffer, 1)), rank, kStampTag);
+      }
+      if (!from.transfer->ready()) return false;
+      from.transfer.reset();
+      from.incoming = from.buffer;
+    }
+    if (from.incoming->sequence > now_.sequence) return true;
+    from.heard = from.incoming->sequence;
+    compare(rank, *std::exchange(from.incoming, std::nullopt));
+  }
+  return true;
+}
+
+/// Data of this operation are awaited from `rank`.
+void OrderedCommunicator::went_on(int rank, const Stamp& other) const {
+  throw OrderBroken{ErrorKind::Mismatch, rank,
+                    "went on to operation " + std::to_string(other.sequence) +
+                        " of the set without a part in operation " + std::to_string(now_.sequence) +
+                        " of " + own_rank() + ", " + describe(now_) +
+                        ". Submit the same operations on all ranks."};
+}
+
+std::string OrderedCommunicator::own_rank() const {
+  return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(inner_->rank())]);
+}
+
+void OrderedCommunicator::compare(int rank, const Stamp& other) const {
+  const auto fail = [&](ErrorKind kind, const std::string& how) {
+    throw OrderBroken{kind, rank, how};
+  };
+  const Stamp& own = own_[other.sequence % kRemembered];
+  if (own.sequence != other.sequence || own == other) return;  // too old to be remembered; equal
+  const std::string place = "operation " + std::to_string(other.sequence) + " of the set";
+  if (other.kind == Stamp::Kind::Left) {
+    fail(ErrorKind::Shutdown, "shut Kolo down or removed the set before it had submitted " + place +
+                                  ", " + describe(own) + " on " + own_rank());
+  }
+  const std::string theirs = describe(other);
+  const std::string ours = describe(own);
+  fail(ErrorKind::Mismatch,
+       "submitted " + theirs + " as " + place + ", where " + own_rank() + " submitted " +
+           (theirs == ours ? "one of another shape, factor, compression, placement or purpose"
+                           : ours) +
+           ". Submit the same operations in the same order on all ranks.");
+}
+
+OrderedCommunicator::Slot* OrderedCommunicator::slots(std::size_t sharer) const {
+  return reinterpret_cast<Slot*>(board_->segment(static_cast<int>(sharer)).data());
+}
+
+/// This stamp or, in its slot, a later one.
+bool OrderedCommunicator::has_shown(std::size_t sharer, std::uint64_t sequence) const {
+  const Slot& slot = slots(sharer)[sequence % kRemembered];
+  return slot.sequence.load(std::memory_order_acquire) >= sequence;
+}
+
+std::optional<Stamp> OrderedCommunicator::shown_by(std::size_t sharer,
+                                                   std::uint64_t sequence) const {
+  const Slot& slot = slots(sharer)[sequence % kRemembered];
+  if (slot.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  std::array<std::uint64_t, Slot::kWords> words;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] = slot.words[i].load(std::memory_order_acquire);
+  }
+  if (slot.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  Stamp stamp;
+  std::memcpy(&stamp, words.data(), sizeof(Stamp));
+  return stamp;
+}
+
+bool OrderedCommunicator::have_sharers_begun() {
+  compare();
+  for (std::size_t i = 0; i < sharers_.size(); ++i) {
+    if (compared_[i] < now_.sequence) return false;
+  }
+  return true;
+}
+
+std::vector<int> OrderedCommunicator::not_begun() {
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < sharers_.size(); ++i) {
+    if (compared_[i] < now_.sequence) ranks.push_back(sharers_[i]);
+  }
+  for (const int rank : awaited_) {
+    if (peer(rank).heard < now_.sequence && std::ranges::find(ranks, rank) == ranks.end()) {
+      ranks.push_back(rank);
+    }
+  }
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+std::string OrderedCommunicator::place() const {
+  return "operation " + std::to_string(now_.sequence) + " of the set, " + describe(now_);
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,384 @@
+// Process sets that their members make by themselves, and sets whose operations are matched by the
+// order of their submission.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
+#include "runtime/all_collectives.hpp"
+#include "runtime/deaths.hpp"
+#include "runtime/every_world.hpp"
+#include "runtime/memory_store.hpp"
+#include "runtime/values.hpp"
+
+namespace kolo::test::own_sets_test {
+
+using namespace std::chrono_literals;
+
+using Ranks = std::vector<int>;
+
+Ranks everybody(int size) {
+  Ranks ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+class OwnSetsTest : public EveryWorldTest {
+ protected:
+  MemoryStore store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(, OwnSetsTest, testing::ValuesIn(all_settings()), [](const auto& setting) {
+  return setting.param.name + "Np" + std::to_string(setting.param.size);
+});
+
+TEST_P(OwnSetsTest, OtherRanksTakeNoPart) {
+  run([&](Runtime& runtime) {
+    const Ranks ranks = size() > 2 ? Ranks{size() - 1, 0} : everybody(size());
+    if (std::ranges::find(ranks, runtime.rank()) == ranks.end()) return;  // and may even leave
+    ProcessSet& set = runtime.add_process_set(ranks, store_);
+    EXPECT_TRUE(std::ranges::is_sorted(set.ranks()));
+    EXPECT_EQ(set.size(), static_cast<int>(ranks.size()));
+    EXPECT_EQ(set.number(), -1);
+    EXPECT_EQ(&runtime.process_set(-1), &set);
+    const std::string first = set.next_name("x");
+    EXPECT_EQ(first, "x.unnamed.0");
+  });
+}
+
+// Each member has made a different number of sets before, some of them with all ranks.
+TEST_P(OwnSetsTest, OverlappingOnes_RunEverything) {
+  run([&](Runtime& runtime) {
+    const int rank = runtime.rank();
+    std::vector<ProcessSet*> sets{&runtime.add_process_set(everybody(size()))};
+    for (int first = 0; first + 1 < size(); ++first) {
+      if (rank != first && rank != first + 1) continue;
+      sets.push_back(&runtime.add_process_set({first, first + 1}, store_));
+      EXPECT_EQ(sets.back()->number(), -first - 1);  // rank `first` has made as many before
+    }
+    sets.push_back(&runtime.add_process_set(everybody(size()), store_));
+    EXPECT_EQ(sets.back()->number(), -size());
+    sets.push_back(&runtime.add_process_set(everybody(size())));
+    EXPECT_EQ(sets.back()->number(), 2);
+    for (int round = 0; round < 2; ++round) {
+      for (ProcessSet* const set : sets) expect_all_work(*set);
+    }
+    expect_all_work(runtime.world());
+  });
+}
+
+TEST_P(OwnSetsTest, RemovedOnes_AreMadeAgain) {
+  run([&](Runtime& runtime) {
+    for (int round = 1; round <= 3; ++round) {
+      ProcessSet& set = runtime.add_process_set(everybody(size()), store_);
+      EXPECT_EQ(set.number(), -round);
+      expect_sum_works(set, "x");
+      runtime.remove_process_set(set);
+      EXPECT_THROW(expect_sum_works(set, "y"), ShutdownError);
+      EXPECT_THROW(runtime.remove_process_set(set), InvalidArgument);
+      expect_contains(text_thrown_by<InvalidArgument>([&] { runtime.process_set(-round); }),
+                      "no process set number");
+    }
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST(OwnSetsErrorTest, WrongMembers_ThrowAtTheCall) {
+  MemoryStore store;
+  run_runtimes(3, [&](Runtime& runtime) {
+    const auto text_of = [&](const Ranks& ranks) {
+      return text_thrown_by<InvalidArgument>([&] { runtime.add_process_set(ranks, store); });
+    };
+    expect_contains(text_of({}), "at least one rank");
+    expect_contains(text_of({runtime.rank(), 3}), "there is no rank 3; ranks are 0 to 2");
+    expect_contains(text_of({runtime.rank(), -1}), "there is no rank -1");
+    expect_contains(text_of({1, 2, 1, 0}), "rank 1 is named twice");
+    const int other = (runtime.rank() + 1) % 3;
+    expect_contains(text_of({other}), "rank " + std::to_string(runtime.rank()) + " is not among {" +
+                                          std::to_string(other) + "}");
+    expect_sum_works(runtime, "x");
+  });
+}
+
+TEST(OwnSetsErrorTest, DifferentMatching_IsAMismatchOnAllMembers) {
+  MemoryStore store;
+  run_runtimes(4, [&](Runtime& runtime) {
+    if (runtime.rank() == 3) return;
+    const Matching matching = runtime.rank() == 1 ? Matching::ByOrder : Matching::ByName;
+    const std::string text =
+        text_thrown_by<MismatchError>([&] { runtime.add_process_set({0, 1, 2}, store, matching); });
+    expect_contains(text,
+                    "rank 0 makes {0, 1, 2} matched by name, rank 1 {0, 1, 2} matched by order");
+    // Nothing is left of it.
+    expect_sum_works(runtime.add_process_set({0, 1, 2}, store, Matching::ByOrder), "x");
+  });
+}
+
+TEST(OwnSetsErrorTest, AMemberThatDoesNotCome_IsNamed) {
+  MemoryStore store;
+  Setting setting{.size = 3};
+  setting.config.timeout = 300ms;
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 2) return std::this_thread::sleep_for(600ms);
+    const std::string text =
+        text_thrown_by<TimeoutError>([&] { runtime.add_process_set({0, 1, 2}, store); });
+    expect_contains(text, "rank " + std::to_string(runtime.rank() == 0 ? 2 : 0) + " did not set");
+    expect_contains(text, "{0, 1, 2}");
+  });
+}
+
+TEST(OwnSetsErrorTest, AMemberThatDies_IsALoss) {
+  MemoryStore store;
+  run_with_death(
+      {.size = 3}, 1, [](Runtime& runtime) { expect_sum_works(runtime, "x"); },
+      [&](FakeWorld&) {
+        Runtime& runtime = Runtime::current();
+        // The world looks for losses while it waits for something.
+        EXPECT_THROW(barrier(), PeerLostError);
+        EXPECT_THROW(runtime.add_process_set({0, 1, 2}, store), PeerLostError);
+      });
+}
+
+// --- matched by order ---
+
+class ByOrderTest : public EveryWorldTest {
+ protected:
+  /// Runs `body` with a set of all ranks whose operations are matched by order.
+  void run_by_order(const std::function<void(Runtime&, ProcessSet&)>& body, Config config) {
+    Setting setting = GetParam();
+    setting.config = std::move(config);
+    run_runtimes(setting, [&](Runtime& runtime) {
+      body(runtime, runtime.add_process_set(everybody(size()), Matching::ByOrder));
+    });
+  }
+  void run_by_order(const std::function<void(Runtime&, ProcessSet&)>& body) {
+    run_by_order(body, GetParam().config);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, ByOrderTest, testing::ValuesIn(cpu_settings()), [](const auto& setting) {
+  return setting.param.name + "Np" + std::to_string(setting.param.size);
+});
+
+TEST_P(ByOrderTest, RunsEverything_WithoutAgreeing) {
+  run_by_order([&](Runtime&, ProcessSet& set) {
+    EXPECT_EQ(set.matching(), Matching::ByOrder);
+    const auto before = set.metrics();
+    for (int round = 0; round < 3; ++round) expect_all_work(set);
+    const auto after = set.metrics();
+    barrier();  // a rank that leaves agrees with the others on that
+    EXPECT_EQ(after.exchanges, before.exchanges);
+    EXPECT_EQ(after.negotiations, 0U);
+  });
+}
+
+TEST_P(ByOrderTest, MadeThroughAStore_RunsEverything) {
+  MemoryStore store;
+  run([&](Runtime& runtime) {
+    expect_all_work(runtime.add_process_set(everybody(size()), store, Matching::ByOrder));
+  });
+}
+
+// Names differ between ranks, and each is ahead of the others in turn.
+TEST_P(ByOrderTest, OperationsInFlight_AreMatchedByOrder) {
+  run_by_order([&](Runtime& runtime, ProcessSet& set) {
+    const int rank = runtime.rank();
+    for (std::size_t round = 0; round < 5; ++round) {
+      std::vector<Tensor> tensors;
+      std::vector<Handle> handles;
+      for (std::size_t i = 0; i < 20; ++i) {
+        if (i % static_cast<std::size_t>(size()) == static_cast<std::size_t>(rank)) {
+          std::this_thread::sleep_for(200us);
+        }
+        const int root = static_cast<int>(i) % size();
+        Tensor& tensor = tensors.emplace_back(i % 3 == 0 ? 3000 : 7);
+        tensor.fill([&](std::size_t at) { return input_value(rank, at, i + round); });
+        const std::string name = std::to_string(rank) + "." + std::to_string(i);
+        handles.push_back(
+            i % 2 == 0 ? allreduce_async(tensor.view(), tensor.view(),
+                                         {.op = ReduceOp::Sum, .name = name, .process_set = &set})
+                       : broadcast_async(tensor.view(), root, {.name = name, .process_set = &set}));
+      }
+      for (std::size_t i = 0; i < handles.size(); ++i) {
+        handles[i].wait();
+        tensors[i].expect(
+            [&](std::size_t at) {
+              return i % 2 == 0 ? input_sum(size(), at, i + round)
+                                : input_value(static_cast<int>(i) % size(), at, i + round);
+            },
+            "operation " + std::to_string(i));
+      }
+    }
+  });
+}
+
+/// Runs operations of which `odd` runs another one, after two that agree, and returns the text of
+/// the error, which every rank gets.
+class DisagreementTest : public ByOrderTest {
+ protected:
+  using Run = std::function<void(ProcessSet&)>;
+
+  void expect_mismatch(const Run& usual, const Run& other, const std::string& usual_text,
+                       const std::string& other_text) {
+    for (const int odd : {0, size() - 1}) {
+      run_by_order([&](Runtime& runtime, ProcessSet& set) {
+        expect_sum_works(set, "first");
+        expect_sum_works(set, "second");
+        const std::string text = text_thrown_by<MismatchError>([&] {
+          (runtime.rank() == odd ? other : usual)(set);
+          // An operation in which a rank only sends ends there.
+          for (int more = 0; more < 3; ++more) expect_sum_works(set, "more");
+        });
+        expect_contains(text, "operation 3 of the set");
+        expect_contains(text, usual_text);
+        expect_contains(text, other_text);
+        expect_sum_works(runtime, "others go on");
+      });
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    , DisagreementTest,
+    testing::Values(
+        Setting{.name = "Shared", .size = 2}, Setting{.name = "Shared", .size = 3},
+        Setting{.name = "Messages",
+                .size = 3,
+                .network = {.longest_delay = 100us, .has_shared_memory = false}},
+        Setting{.name = "Nodes", .size = 4, .network = {.nodes = 2, .longest_delay = 100us}}),
+    [](const auto& setting) {
+      return setting.param.name + "Np" + std::to_string(setting.param.size);
+    });
+
+void sum(ProcessSet& set, std::int64_t count, DType dtype, ReduceOp op = ReduceOp::Sum,
+         double prescale = 1.0) {
+  Tensor tensor(count, dtype);
+  tensor.fill([](std::size_t) { return 1.0; });
+  allreduce(tensor.view(), tensor.view(), {.op = op, .prescale = prescale, .process_set = &set});
+}
+
+TEST_P(DisagreementTest, AnotherCollective) {
+  expect_mismatch([](ProcessSet& set) { sum(set, 12, DType::Float32); },
+                  [](ProcessSet& set) {
+                    Tensor tensor(12);
+                    tensor.fill([](std::size_t) { return 1.0; });
+                    broadcast(tensor.view(), 1, {.process_set = &set});
+                  },
+                  "allreduce (Sum) of 12 elements of float32",
+                  "broadcast from rank 1 of 12 elements of float32");
+}
+
+TEST_P(DisagreementTest, AnotherNumberOfElements) {
+  expect_mismatch([](ProcessSet& set) { sum(set, 5000, DType::Float32); },
+                  [](ProcessSet& set) { sum(set, 3, DType::Float32); },
+                  "allreduce (Sum) of 5000 elements of float32",
+                  "allreduce (Sum) of 3 elements of float32");
+}
+
+TEST_P(DisagreementTest, AnotherReduction) {
+  expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Int32); },
+                  [](ProcessSet& set) { sum(set, 8, DType::Int32, ReduceOp::Max); },
+                  "allreduce (Sum) of 8 elements of int32",
+                  "allreduce (Max) of 8 elements of int32");
+}
+
+TEST_P(DisagreementTest, AnotherFactor) {
+  expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Float64); },
+                  [](ProcessSet& set) { sum(set, 8, DType::Float64, ReduceOp::Sum, 2.0); },
+                  "allreduce (Sum) of 8 elements of float64",
+                  "one of another shape, factor, compression, placement or purpose");
+}
+
+TEST_P(DisagreementTest, ABarrierInPlaceOfASum) {
+  expect_mismatch([](ProcessSet& set) { barrier({.process_set = &set}); },
+                  [](ProcessSet& set) { sum(set, 8, DType::Float32); }, "barrier",
+                  "allreduce (Sum) of 8 elements of float32");
+}
+
+TEST_P(DisagreementTest, AnOperationThatIsLeftOut) {
+  expect_mismatch(
+      [](ProcessSet& set) {
+        sum(set, 8, DType::Float32);
+        sum(set, 9, DType::Float32);
+      },
+      [](ProcessSet& set) { sum(set, 9, DType::Float32); },
+      "allreduce (Sum) of 8 elements of float32", "allreduce (Sum) of 9 elements of float32");
+}
+
+TEST_P(DisagreementTest, AnOperationThatIsNotSubmitted_EndsTheSetAtItsDeadline) {
+  Config config = test_config();
+  config.timeout = 300ms;
+  for (const int missing : {0, size() - 1}) {
+    run_by_order(
+        [&](Runtime& runtime, ProcessSet& set) {
+          expect_sum_works(set, "first");
+          if (runtime.rank() != missing) {
+            const std::string text =
+                text_thrown_by<TimeoutError>([&] { sum(set, 12, DType::Float32); });
+            expect_contains(text, "operation 2 of the set");
+            if (size() == 2 || GetParam().name == "Shared") {
+              expect_contains(text, "rank " + std::to_string(missing) + " did not submit");
+            }
+          }
+          barrier({.timeout = 60s});
+          EXPECT_THROW(sum(set, 12, DType::Float32), TimeoutError);  // it is over for all
+        },
+        config);
+  }
+}
+
+TEST_P(DisagreementTest, ARankThatLeaves_EndsWhatItHasNotSubmitted) {
+  for (int leaver = 0; leaver < size(); ++leaver) {
+    run_by_order([&](Runtime& runtime, ProcessSet& set) {
+      expect_sum_works(set, "first");
+      if (runtime.rank() == leaver) return;
+      const std::string text = text_thrown_by<ShutdownError>([&] { sum(set, 12, DType::Float32); });
+      expect_contains(text, "allreduce");
+      expect_contains(text, "shut Kolo down");
+    });
+  }
+}
+
+TEST_P(DisagreementTest, ADeadRank_IsALoss) {
+  for (const int victim : {0, size() - 1}) {
+    std::vector<ProcessSet*> sets(static_cast<std::size_t>(size()));
+    run_with_death(
+        GetParam(), victim,
+        [&](Runtime& runtime) {
+          ProcessSet& set = runtime.add_process_set(everybody(size()), Matching::ByOrder);
+          sets[static_cast<std::size_t>(runtime.rank())] = &set;
+          expect_sum_works(set, "first");
+        },
+        [&](FakeWorld&) {
+          ProcessSet& set = *sets[static_cast<std::size_t>(rank())];
+          EXPECT_THROW(
+              {
+                for (int more = 0; more < 3; ++more) sum(set, 12, DType::Float32);
+              },
+              PeerLostError);
+        });
+  }
+}
+
+TEST_P(DisagreementTest, InvalidArguments_ThrowAtTheCallAndSubmitNothing) {
+  run_by_order([&](Runtime& runtime, ProcessSet& set) {
+    Tensor tensor(3);
+    if (runtime.rank() == 0) {
+      const std::string text = text_thrown_by<InvalidArgument>(
+          [&] { broadcast(tensor.view(), size(), {.name = "x", .process_set = &set}); });
+      expect_contains(text, "broadcast 'x' on process set");
+      expect_contains(text, "is not a member");
+      EXPECT_THROW(static_cast<void>(join(&set)), InvalidArgument);
+    }
+    expect_sum_works(set, "then");
+  });
+}
+
+}  // namespace kolo::test::own_sets_test
