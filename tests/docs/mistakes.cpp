@@ -54,6 +54,18 @@ void another_root() {
   kolo::broadcast(view_of(values), /*root=*/kolo::rank(), {.name = "weights"});
 }
 
+/// Rank 1 sends, which ends there: only rank 0 notices.
+void another_order() {
+  kolo::ProcessSet& set = kolo::add_process_set({0, 1}, kolo::Matching::ByOrder);
+  std::vector<float> values(8);
+  if (kolo::rank() == 1) kolo::broadcast(view_of(values), 1, {.process_set = &set});
+  kolo::barrier();
+  if (kolo::rank() == 0) {
+    kolo::allreduce(view_of(values), view_of(values), {.name = "loss", .process_set = &set});
+  }
+  kolo::barrier();
+}
+
 void one_rank_alone() {
   if (kolo::rank() == 0) return allreduce(8);
   std::this_thread::sleep_for(3s);
@@ -141,6 +153,7 @@ void no_mistake() {}
 
 const std::map<std::string, std::function<void()>> kMistakes{
     {"another_operation", another_operation},
+    {"another_order", another_order},
     {"another_root", another_root},
     {"another_shape", another_shape},
     {"child_process", child_process},

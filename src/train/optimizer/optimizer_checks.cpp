@@ -278,16 +278,24 @@ std::string problem_with_parameter(const ReducedParameter& parameter, const Redu
          " parameters cannot be reduced. Exclude it, or make it floating.";
 }
 
+/// Ranks submit buckets as their gradients arrive.
+std::string problem_with_process_set(const DistributedOptimizerOptions& options) {
+  if (member_set(options.process_set).matching() == Matching::ByName) return {};
+  return "its process set matches operations by their order (Matching::ByOrder), and ranks may "
+         "submit buckets in different orders. Give it a set that matches them by name.";
+}
+
 }  // namespace
 
 std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
-       {optimizer.problem(), problem_with_scales(options), problem_with_local_sgd(options),
-        problem_with_precision(options), problem_with_compression(options),
-        problem_with_compression_scope(options), problem_with_groups(optimizer, options),
-        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
+       {problem_with_process_set(options), optimizer.problem(), problem_with_scales(options),
+        problem_with_local_sgd(options), problem_with_precision(options),
+        problem_with_compression(options), problem_with_compression_scope(options),
+        problem_with_groups(optimizer, options), problem_with_names(names),
+        problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};

@@ -128,6 +128,20 @@ TEST_F(OptimizerOptionsTest, MistakeOnOneRank_IsAnErrorOnAll) {
       {where, "LBFGS"});
 }
 
+TEST_F(OptimizerOptionsTest, ASetThatMatchesByOrder_IsRefused) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size(); ++rank) ranks.push_back(rank);
+  ProcessSet& set = add_process_set(ranks, Matching::ByOrder);
+  const auto tensor = torch::zeros({2}, torch::requires_grad());
+  torch::optim::SGD inner({tensor}, 1.0);
+  expect_error<InvalidArgument>(
+      [&] {
+        DistributedOptimizer(inner, DistributedOptimizer::NamedParameters{}, {.process_set = &set});
+      },
+      {"Matching::ByOrder", "matches them by name"});
+  remove_process_set(set);
+}
+
 /// The parameters in each bucket of a step, identified by their sizes. The hook does not replace
 /// the reduction.
 std::vector<std::vector<std::int64_t>> buckets_of(DistributedOptimizer& optimizer,
