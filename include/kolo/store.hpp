@@ -10,9 +10,9 @@ namespace kolo {
 /// Keys and values that some processes share, such as c10d's stores: how ranks of a world find each
 /// other when the others do not take part. See Runtime::add_process_set.
 ///
-/// The program provides it; each process has an object of its own. Kolo's keys begin with "kolo/".
-/// Two Runtimes of a process, one after another or not, need stores, or prefixes, of their own: keys
-/// are never deleted. Calls may come from any thread, one at a time for each object.
+/// The program provides it; each process has an object of its own. Kolo's keys begin with "kolo/"
+/// and are never deleted, so two Runtimes of a process, one after another or not, need stores, or
+/// prefixes, of their own. Calls may come from any thread, one at a time for each object.
 class Store {
  public:
   virtual ~Store() = default;

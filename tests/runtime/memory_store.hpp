@@ -11,7 +11,7 @@
 
 namespace kolo::test {
 
-/// A store for ranks that are threads of one process. Like c10d's, it keeps the last value of a key.
+/// A store for ranks that are threads of one process.
 class MemoryStore final : public Store {
  public:
   void set(const std::string& key, const std::string& value) override {

@@ -69,8 +69,8 @@ class OrderedCommunicator final : public Communicator {
   void begin(const Request& request);
   /// This rank runs no more operations. Tells all others.
   void leave();
-  /// The set has ended. A rank that shares memory could otherwise end the operation later, with what
-  /// this rank has left there.
+  /// The set has ended. A rank that shares memory could otherwise end the operation later, with
+  /// what this rank has left there.
   void give_up();
 
   /// Awaitable: the stamps of the ranks from which this rank has received agree with its own.

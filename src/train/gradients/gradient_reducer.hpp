@@ -78,10 +78,10 @@ class GradientReducer {
 
   /// After the first successful reduction: lays buckets out in the order of arrival, and shards
   /// parameters and their state in the wrapped optimizer. Collective then; does nothing later.
-  void follow_arrival();
+  void lay_out_by_arrival();
   /// If nothing was reduced yet, lays buckets out in a known order of parameters, and shards as
-  /// follow_arrival() does. `sparse[i]`: gradients of parameter i are reduced as sparse ones.
-  void follow_order(const std::vector<std::size_t>& order, const std::vector<bool>& sparse);
+  /// lay_out_by_arrival() does. `sparse[i]`: gradients of parameter i are reduced as sparse ones.
+  void lay_out_by(const std::vector<std::size_t>& order, const std::vector<bool>& sparse);
   /// The order of the layout; empty before the first reduction.
   std::vector<std::size_t> order() const;
   int layouts() const { return layouts_; }
