@@ -45,10 +45,7 @@ class BatchQueue {
 
   void push(Batch batch);
   bool empty() const { return batches_.empty(); }
-  /// Of the first batch.
-  Clock::time_point deadline() const {
-    return batches_.empty() ? Clock::time_point::max() : batches_.front().deadline;
-  }
+  const Batch& front() const { return batches_.front(); }
 
   /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
   /// AgreedFailure ends the batch; any other exception concerns only this rank and is thrown.
@@ -138,9 +135,10 @@ class BatchExecutor {
   /// Appends an operation of a set whose operations are matched by order; those on CPUs run over
   /// `order`, which outlives it. Others are launched in the order of submission.
   void start_in_order(std::shared_ptr<Operation> operation, OrderedCommunicator& order);
-  bool has_batch_on_cpu() const { return !on_cpu_.empty(); }
-  /// When the first batch on CPUs must have ended.
-  Clock::time_point deadline_on_cpu() const { return on_cpu_.deadline(); }
+  /// The first operation on CPUs; null: none.
+  const Operation* first_on_cpu() const {
+    return on_cpu_.empty() ? nullptr : on_cpu_.front().operations.front().get();
+  }
   /// Starts a send or a receive, which waits for no batch.
   void start_message(std::shared_ptr<Operation> operation);
   /// The set is closed; `reason` completes the errors of messages that are not matched.

@@ -378,8 +378,12 @@ bool Lane::progress_step(int polls) {
 
 /// What another rank has found before counts.
 ControlPlane::Loss Lane::loss_of(const OrderBroken& broken) {
-  return control_->published_loss().value_or(
-      ControlPlane::Loss{broken.rank, broken.how, broken.kind});
+  const ControlPlane::Loss own{broken.rank, broken.how, broken.kind};
+  try {
+    return control_->published_loss().value_or(own);
+  } catch (const BackendError&) {  // what another rank has published is damaged
+    return own;
+  }
 }
 
 std::optional<ControlPlane::Loss> Lane::find_broken_order() {
@@ -395,20 +399,21 @@ std::optional<ControlPlane::Loss> Lane::find_broken_order() {
 /// The first operation does not advance. Throws OrderBroken if it never will: another rank runs a
 /// different one, has left, or has not come in time.
 void Lane::check_order(Clock::time_point now) {
-  const auto deadline = executor_.deadline_on_cpu();
-  if (!executor_.has_batch_on_cpu()) return;
+  const Operation* const first = executor_.first_on_cpu();
+  if (first == nullptr) return;
   if (control_->coordinator().is_closed()) order_->listen_to_all();
   order_->check();
-  if (now < deadline) return;
-  const std::vector<int> missing = order_->not_begun();
-  const std::string in_time =
+  if (now < first->deadline) return;
+  constexpr const char* kInTime =
       " in time. Submit it on all ranks, or raise the timeout "
       "(KOLO_TIMEOUT, OperationOptions::timeout).";
-  if (missing.empty()) {
-    throw OrderBroken{ErrorKind::Timeout, rank(), "did not end " + order_->place() + in_time};
+  if (const std::vector<int> missing = order_->not_begun(); !missing.empty()) {
+    throw OrderBroken{ErrorKind::Timeout, missing.front(),
+                      "did not submit " + order_->place() + kInTime};
   }
-  throw OrderBroken{ErrorKind::Timeout, missing.front(),
-                    "did not submit " + order_->place() + in_time};
+  // The rank that is missing may be one of which another rank than this one knows.
+  if (now < later(first->deadline, data_.longest_silence())) return;
+  throw OrderBroken{ErrorKind::Timeout, rank(), "did not end " + order_->place() + kInTime};
 }
 
 bool Lane::make_progress(Clock::time_point now, int polls) {
