@@ -173,6 +173,7 @@ if(TARGET kolo)
         ${KOLO_MPIRUN})
       kolo_set_mpirun_properties(resume_matrix.${variant} 3 600)
     endforeach()
-    set_property(TEST resume_matrix.messages APPEND PROPERTY ENVIRONMENT KOLO_SHARED_MEMORY=off)
+    set_property(TEST resume_matrix.messages APPEND PROPERTY ENVIRONMENT
+      KOLO_SHARED_MEMORY=off KOLO_TEST_VARIANT=messages)
   endif()
 endif()
