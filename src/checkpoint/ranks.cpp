@@ -36,7 +36,7 @@ void require_done(std::string& outcome, const std::string& what) {
 }  // namespace
 
 Ranks::Ranks(const OperationOptions& options)
-    : set_(&runtime::chosen(options.process_set)),
+    : set_(&runtime::set_or_world(options.process_set)),
       prefix_(options.name.empty() ? set_->next_name("checkpoint") : options.name),
       timeout_(options.timeout) {}
 

@@ -33,7 +33,7 @@ struct Part {
 };
 
 std::vector<Part> gather(const std::string& own, OperationOptions options) {
-  ProcessSet& set = runtime::chosen(options.process_set);
+  ProcessSet& set = runtime::set_or_world(options.process_set);
   if (options.name.empty()) options.name = set.next_name("check_agreement");
   const std::vector<std::string> all = allgather_object(own, options);
   std::vector<Part> parts;

@@ -204,10 +204,12 @@ void prepare(const Submission& submission) {
 
 }  // namespace
 
-ProcessSet& chosen(ProcessSet* set) { return set != nullptr ? *set : Runtime::current().world(); }
+ProcessSet& set_or_world(ProcessSet* set) {
+  return set != nullptr ? *set : Runtime::current().world();
+}
 
 Submission make_operation(Collective collective, const OperationOptions& options) {
-  ProcessSet& set = chosen(options.process_set);
+  ProcessSet& set = set_or_world(options.process_set);
   auto operation = std::make_shared<Operation>();
   Request& request = operation->request;
   request.collective = collective;
@@ -436,7 +438,7 @@ ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set) 
     throw InvalidArgument("encoded_between_nodes: a tensor of " + std::to_string(count) +
                           " elements. Give 0 or more.");
   }
-  const ops::NodePlaces places = runtime::chosen(process_set).lane()->node_places();
+  const ops::NodePlaces places = runtime::set_or_world(process_set).lane()->node_places();
   const ops::Range piece = places.own_piece(static_cast<std::size_t>(count));
   return {static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.length)};
 }
@@ -582,7 +584,7 @@ Handle barrier_async(const OperationOptions& options) {
 void barrier(const OperationOptions& options) { run(make_operation(Collective::Barrier, options)); }
 
 int join(ProcessSet* process_set) {
-  ProcessSet& set = runtime::chosen(process_set);
+  ProcessSet& set = runtime::set_or_world(process_set);
   const auto operation = std::make_shared<runtime::Operation>();
   operation->role = runtime::OperationRole::Join;
   set.lane()->join(operation);
@@ -648,10 +650,10 @@ class BufferRange {
   TensorView view_;
 };
 
-std::vector<std::int64_t> elements(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
+std::vector<std::int64_t> shape_of(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
 
 /// Places the operation's only tensor in shared memory.
-Submission placed(Submission submission, const BufferRange& range) {
+Submission in_shared_memory(Submission submission, const BufferRange& range) {
   Operation& operation = *submission.operation;
   range.check_bounds(operation);
   operation.request.fusible = false;  // fusing would copy it
@@ -662,14 +664,14 @@ Submission placed(Submission submission, const BufferRange& range) {
 }
 
 Submission make_allreduce(const BufferRange& range, const AllreduceOptions& options) {
-  return placed(
+  return in_shared_memory(
       runtime::make_reduction(Collective::AllReduce, {{range.view(), range.view()}}, options),
       range);
 }
 
 Submission make_reduce_scatter(const BufferRange& range, const TensorView& output,
                                const AllreduceOptions& options) {
-  return placed(
+  return in_shared_memory(
       runtime::make_reduction(Collective::ReduceScatter, {{range.view(), output}}, options), range);
 }
 
@@ -693,26 +695,26 @@ Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
       total += static_cast<std::size_t>(count);
     }
   }
-  const BufferRange range(buffer, offset_bytes, dtype, elements(total));
+  const BufferRange range(buffer, offset_bytes, dtype, shape_of(total));
   runtime::TensorMemory& memory = runtime::add_tensor(*operation, range.view());
   memory.output = static_cast<std::byte*>(range.view().data);
   operation->request.tensors.front().shape.clear();  // a row is one element
   operation->request.rows = counts;
-  return placed(std::move(submission), range);
+  return in_shared_memory(std::move(submission), range);
 }
 
 Submission make_broadcast(const BufferRange& range, int root, const OperationOptions& options) {
-  return placed(runtime::make_broadcast({range.view()}, root, options), range);
+  return in_shared_memory(runtime::make_broadcast({range.view()}, root, options), range);
 }
 
 /// `count` elements for each rank, as rows.
-std::vector<std::int64_t> blocks(const OperationOptions& options, std::size_t count) {
-  return {runtime::chosen(options.process_set).size(), static_cast<std::int64_t>(count)};
+std::vector<std::int64_t> rows_of_ranks(const OperationOptions& options, std::size_t count) {
+  return {runtime::set_or_world(options.process_set).size(), static_cast<std::int64_t>(count)};
 }
 
 Submission make_alltoall(const BufferRange& input, const BufferRange& output,
                          const OperationOptions& options) {
-  Submission submission = placed(
+  Submission submission = in_shared_memory(
       runtime::make_alltoall(
           input.view(), {}, [data = output.view().data](const auto&) { return data; }, options),
       input);
@@ -727,7 +729,7 @@ Submission make_alltoall(const BufferRange& input, const BufferRange& output,
 
 Submission make_alltoall(const BufferRange& input, std::vector<std::int64_t> splits,
                          AllocateRows allocate, const OperationOptions& options) {
-  return placed(
+  return in_shared_memory(
       runtime::make_alltoall(input.view(), std::move(splits), std::move(allocate), options), input);
 }
 
@@ -735,12 +737,12 @@ Submission make_alltoall(const BufferRange& input, std::vector<std::int64_t> spl
 
 Handle allreduce_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, const AllreduceOptions& options) {
-  return submit(make_allreduce({buffer, offset_bytes, dtype, elements(count)}, options));
+  return submit(make_allreduce({buffer, offset_bytes, dtype, shape_of(count)}, options));
 }
 
 void allreduce(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                const AllreduceOptions& options) {
-  run(make_allreduce({buffer, offset_bytes, dtype, elements(count)}, options));
+  run(make_allreduce({buffer, offset_bytes, dtype, shape_of(count)}, options));
 }
 
 Handle reduce_scatter_async(const SharedBuffer& buffer, std::size_t offset_bytes,
@@ -769,27 +771,27 @@ void allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
 
 Handle broadcast_async(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count,
                        DType dtype, int root, const OperationOptions& options) {
-  return submit(make_broadcast({buffer, offset_bytes, dtype, elements(count)}, root, options));
+  return submit(make_broadcast({buffer, offset_bytes, dtype, shape_of(count)}, root, options));
 }
 
 void broadcast(const SharedBuffer& buffer, std::size_t offset_bytes, std::size_t count, DType dtype,
                int root, const OperationOptions& options) {
-  run(make_broadcast({buffer, offset_bytes, dtype, elements(count)}, root, options));
+  run(make_broadcast({buffer, offset_bytes, dtype, shape_of(count)}, root, options));
 }
 
 Handle alltoall_async(const SharedBuffer& input, std::size_t input_offset_bytes,
                       const SharedBuffer& output, std::size_t output_offset_bytes,
                       std::size_t count, DType dtype, const OperationOptions& options) {
-  const BufferRange from(input, input_offset_bytes, dtype, blocks(options, count));
-  const BufferRange to(output, output_offset_bytes, dtype, blocks(options, count));
+  const BufferRange from(input, input_offset_bytes, dtype, rows_of_ranks(options, count));
+  const BufferRange to(output, output_offset_bytes, dtype, rows_of_ranks(options, count));
   return submit(make_alltoall(from, to, options));
 }
 
 void alltoall(const SharedBuffer& input, std::size_t input_offset_bytes, const SharedBuffer& output,
               std::size_t output_offset_bytes, std::size_t count, DType dtype,
               const OperationOptions& options) {
-  const BufferRange from(input, input_offset_bytes, dtype, blocks(options, count));
-  const BufferRange to(output, output_offset_bytes, dtype, blocks(options, count));
+  const BufferRange from(input, input_offset_bytes, dtype, rows_of_ranks(options, count));
+  const BufferRange to(output, output_offset_bytes, dtype, rows_of_ranks(options, count));
   run(make_alltoall(from, to, options));
 }
 

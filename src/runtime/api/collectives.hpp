@@ -20,7 +20,7 @@ namespace kolo::runtime {
 
 #pragma GCC visibility push(default)  // libkolo.so uses it
 /// Returns the set that options name: `set`, or the world of Runtime::current().
-ProcessSet& chosen(ProcessSet* set);
+ProcessSet& set_or_world(ProcessSet* set);
 
 /// An operation that is to be submitted to a process set.
 struct Submission {

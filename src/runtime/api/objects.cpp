@@ -17,7 +17,7 @@ OperationOptions with_name(OperationOptions options, std::string name) {
 }  // namespace
 
 std::string broadcast_object(std::string bytes, int root, const OperationOptions& options) {
-  const ProcessSet& set = runtime::chosen(options.process_set);
+  const ProcessSet& set = runtime::set_or_world(options.process_set);
   const std::string name = options.name.empty() ? set.next_name("broadcast_object") : options.name;
   std::int64_t size = static_cast<std::int64_t>(bytes.size());
   broadcast(TensorView{&size, DType::Int64, {}, Device{}}, root,
@@ -30,7 +30,7 @@ std::string broadcast_object(std::string bytes, int root, const OperationOptions
 
 std::vector<std::string> allgather_object(const std::string& bytes,
                                           const OperationOptions& options) {
-  const ProcessSet& set = runtime::chosen(options.process_set);
+  const ProcessSet& set = runtime::set_or_world(options.process_set);
   const std::string name = options.name.empty() ? set.next_name("allgather_object") : options.name;
   std::string all;
   std::vector<std::int64_t> sizes;

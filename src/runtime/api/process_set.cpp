@@ -59,9 +59,9 @@ ProcessSet::Metrics ProcessSet::metrics() const {
 }
 
 ProcessSet& member_set(ProcessSet* set) {
-  ProcessSet& chosen = runtime::chosen(set);
-  static_cast<void>(chosen.lane());  // throws if this rank is not a member
-  return chosen;
+  ProcessSet& member = runtime::set_or_world(set);
+  static_cast<void>(member.lane());  // throws if this rank is not a member
+  return member;
 }
 
 }  // namespace kolo

@@ -40,7 +40,7 @@ std::atomic<Runtime*> process_current{nullptr};
 thread_local Runtime* thread_current = nullptr;
 
 /// Programs set fields, too.
-Config valid(Config config) {
+Config validate(Config config) {
   config.validate();
   return config;
 }
@@ -52,7 +52,7 @@ class Runtime::Parts {
  public:
   Parts(Runtime& runtime, InitOptions options)
       : runtime_(runtime),
-        config_(valid(std::move(options.config))),
+        config_(validate(std::move(options.config))),
         world_(options.world ? std::move(options.world)
                              : comm::make_world(config_, options.communicator)),
         reductions_(std::move(options.reductions)),

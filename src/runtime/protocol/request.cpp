@@ -29,7 +29,7 @@ std::string reduction_of(const Request& request) {
 }
 
 template <class Value>
-std::string named(Value value) {
+std::string name_text(Value value) {
   return std::string(name_of(value));
 }
 
@@ -38,7 +38,7 @@ std::optional<Difference> operation_difference(const Request& first, const Reque
     return Difference{"purpose", or_none(first.purpose), or_none(second.purpose)};
   }
   if (first.collective != second.collective) {
-    return Difference{"operation", named(first.collective), named(second.collective)};
+    return Difference{"operation", name_text(first.collective), name_text(second.collective)};
   }
   if (first.placement != second.placement) {
     return Difference{"shared-memory placement", or_none(first.placement),
@@ -60,7 +60,7 @@ Difference tensor_difference(const Request& first, const Request& second) {
   std::string which;
   if (count > 1) which = " of tensor " + std::to_string(i) + " of the group";
   if (a.dtype != b.dtype) {
-    return {"dtype" + which, named(a.dtype), named(b.dtype)};
+    return {"dtype" + which, name_text(a.dtype), name_text(b.dtype)};
   }
   return {"shape" + which, list_of(a.shape), list_of(b.shape)};
 }
@@ -85,14 +85,14 @@ std::optional<Difference> reduction_difference(const Request& first, const Reque
 /// A difference in where the tensors lie or how they are sent.
 std::optional<Difference> transport_difference(const Request& first, const Request& second) {
   if (first.device != second.device) {
-    return Difference{"device", named(first.device), named(second.device)};
+    return Difference{"device", name_text(first.device), name_text(second.device)};
   }
   if (first.compression != second.compression) {
     return Difference{"compression", first.compression, second.compression};
   }
   if (first.compression_scope != second.compression_scope) {
-    return Difference{"compression scope", named(first.compression_scope),
-                      named(second.compression_scope)};
+    return Difference{"compression scope", name_text(first.compression_scope),
+                      name_text(second.compression_scope)};
   }
   return {};
 }

@@ -124,7 +124,7 @@ std::vector<InputOutput> views(const Tensors& inputs, const Tensors& outputs,
   return pairs;
 }
 
-Tensors both(Tensors inputs, const Tensors& outputs) {
+Tensors concatenate(Tensors inputs, const Tensors& outputs) {
   inputs.insert(inputs.end(), outputs.begin(), outputs.end());
   return inputs;
 }
@@ -152,7 +152,7 @@ TensorsHandle grouped_allreduce_async(const Tensors& tensors, const AllreduceOpt
   Tensors outputs;
   for (const at::Tensor& input : inputs) outputs.push_back(at::empty_like(input));
   Handle handle = grouped_allreduce_async(views(inputs, outputs, Collective::AllReduce),
-                                          keep_alive(forward, both(inputs, outputs)));
+                                          keep_alive(forward, concatenate(inputs, outputs)));
   return {std::move(handle), train::after_operation(inputs, [outputs, recording, forward] {
             recording.finish(outputs, [forward](const Tensors& gradients) {
               check_has_gradient(forward, Collective::AllReduce);
@@ -189,11 +189,11 @@ void grouped_allreduce_(const Tensors& tensors, const AllreduceOptions& options)
 }
 
 TensorHandle allreduce_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return train::single(grouped_allreduce_async({tensor}, options));
+  return train::only_tensor(grouped_allreduce_async({tensor}, options));
 }
 
 TensorHandle allreduce_async_(at::Tensor& tensor, const AllreduceOptions& options) {
-  return train::single(grouped_allreduce_async_({tensor}, options));
+  return train::only_tensor(grouped_allreduce_async_({tensor}, options));
 }
 
 at::Tensor allreduce(const at::Tensor& tensor, const AllreduceOptions& options) {
@@ -243,7 +243,7 @@ TensorsHandle grouped_reduce_scatter_async(const Tensors& tensors,
     outputs.push_back(at::empty(shape, input.options()));
   }
   const std::vector<InputOutput> pairs = views(inputs, outputs, Collective::ReduceScatter);
-  const AllreduceOptions kept = keep_alive(forward, both(inputs, outputs));
+  const AllreduceOptions kept = keep_alive(forward, concatenate(inputs, outputs));
   const SharedBuffer* const shared = train::shared_memory_of(inputs);
   Handle handle = shared != nullptr ? reduce_scatter_async(*shared, 0, pairs.front().input.shape,
                                                            pairs.front().output, kept)
@@ -261,7 +261,7 @@ Tensors grouped_reduce_scatter(const Tensors& tensors, const AllreduceOptions& o
 }
 
 TensorHandle reduce_scatter_async(const at::Tensor& tensor, const AllreduceOptions& options) {
-  return train::single(grouped_reduce_scatter_async({tensor}, options));
+  return train::only_tensor(grouped_reduce_scatter_async({tensor}, options));
 }
 
 at::Tensor reduce_scatter(const at::Tensor& tensor, const AllreduceOptions& options) {
@@ -355,7 +355,7 @@ Tensors grouped_allgather(const Tensors& tensors, const GatherOptions& options) 
 }
 
 TensorHandle allgather_async(const at::Tensor& tensor, const GatherOptions& options) {
-  return train::single(grouped_allgather_async({tensor}, options));
+  return train::only_tensor(grouped_allgather_async({tensor}, options));
 }
 
 at::Tensor allgather(const at::Tensor& tensor, const GatherOptions& options) {
@@ -467,11 +467,11 @@ void grouped_broadcast_(const Tensors& tensors, int root, const OperationOptions
 }
 
 TensorHandle broadcast_async(const at::Tensor& tensor, int root, const OperationOptions& options) {
-  return train::single(grouped_broadcast_async({tensor}, root, options));
+  return train::only_tensor(grouped_broadcast_async({tensor}, root, options));
 }
 
 TensorHandle broadcast_async_(at::Tensor& tensor, int root, const OperationOptions& options) {
-  return train::single(grouped_broadcast_async_({tensor}, root, options));
+  return train::only_tensor(grouped_broadcast_async_({tensor}, root, options));
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const OperationOptions& options) {

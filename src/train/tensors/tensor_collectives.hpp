@@ -77,7 +77,7 @@ auto after_operation(const Tensors& tensors, Finish finish) {
   };
 }
 
-inline TensorHandle single(TensorsHandle group) {
+inline TensorHandle only_tensor(TensorsHandle group) {
   return std::move(group).then([](const Tensors& tensors) { return tensors.front(); });
 }
 
