@@ -11,6 +11,7 @@
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
+#include "support/errors.hpp"
 #include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::fake_world_test {
@@ -65,17 +66,15 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Delayed, TransferContract, DelayedRanks);
 INSTANTIATE_TYPED_TEST_SUITE_P(Faultless, WindowContract, FaultlessRanks);
 
 TEST(RunRanksTest, FailuresOfAllRanks_AreNamed) {
-  try {
+  const std::string text = text_thrown_by<std::runtime_error>([] {
     run_ranks(3, [](FakeWorld& world) {
       const int rank = world.topology().rank;
       if (rank != 1) throw std::runtime_error("failure of " + std::to_string(rank));
     });
-    FAIL() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_NE(std::string(error.what()).find("[rank 0] failure of 0\n"), std::string::npos);
-    EXPECT_NE(std::string(error.what()).find("[rank 2] failure of 2\n"), std::string::npos);
-    EXPECT_EQ(std::string(error.what()).find("[rank 1]"), std::string::npos);
-  }
+  });
+  expect_contains(text, "[rank 0] failure of 0\n");
+  expect_contains(text, "[rank 2] failure of 2\n");
+  EXPECT_EQ(text.find("[rank 1]"), std::string::npos);
 }
 
 TEST(FakeWorldTest, Nodes_AreContiguousBlocks) {

@@ -20,6 +20,7 @@
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
+#include "support/errors.hpp"
 #include "support/mpi/agree.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "support/system/file_size_limit.hpp"
@@ -83,15 +84,11 @@ TEST(MpiWorldTest, Channels_EndWithTheTagsOfMpi) {
 
 TEST(MpiCheckTest, Error_NamesTheCallWithMpisText) {
   comm::MpiWorld world(Config{});  // its communicators return errors, as MPI_COMM_WORLD does here
-  try {
-    KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD));
-    ADD_FAILURE() << "no error";
-  } catch (const BackendError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find("MPI_Send(nullptr"), std::string::npos) << text;
-    EXPECT_NE(text.find("failed with code"), std::string::npos) << text;
-    EXPECT_NE(text.find("rank"), std::string::npos) << text;
-  }
+  const std::string text = text_thrown_by<BackendError>(
+      [] { KOLO_MPI_TRY(MPI_Send(nullptr, 0, MPI_BYTE, size() + 5, 0, MPI_COMM_WORLD)); });
+  expect_contains(text, "MPI_Send(nullptr");
+  expect_contains(text, "failed with code");
+  expect_contains(text, "rank");
 }
 
 TEST(MpiDuplicateTest, DuplicatesOfManyWorlds_AreTakenAgain) {
@@ -165,15 +162,11 @@ TEST(PosixWindowTest, MoreThanTheMachineHas_IsRefusedBeforeItIsReserved) {
   const std::size_t total = (machine.totalram + machine.totalswap) * machine.mem_unit;
   comm::MpiWorld world(Config{});
   const auto communicator = everybody(world);
-  std::string text;
-  try {
+  const std::string text = text_thrown_by<BackendError>([&] {
     static_cast<void>(
         make_window(world, *communicator, total / static_cast<std::size_t>(size()) + 1));
-  } catch (const BackendError& error) {
-    text = error.what();
-  }
-  EXPECT_NE(text.find("for each of " + std::to_string(size()) + " ranks exceed"), std::string::npos)
-      << text;
+  });
+  expect_contains(text, "for each of " + std::to_string(size()) + " ranks exceed");
 }
 
 // One rank cannot make its segment: all learn which rank and why, and the next window succeeds.
@@ -184,16 +177,13 @@ TEST(PosixWindowTest, FailureOfOneRank_IsAnErrorOnAll) {
   std::string text;
   {
     const FileSizeLimit limit(rank() == victim ? 4096 : RLIM_INFINITY);
-    try {
-      static_cast<void>(make_window(world, *communicator, 1 << 20));
-    } catch (const BackendError& error) {
-      text = error.what();
-    }
+    text = text_thrown_by<BackendError>(
+        [&] { static_cast<void>(make_window(world, *communicator, 1 << 20)); });
   }
   EXPECT_ON_ALL_RANKS(!text.empty());
-  EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos) << text;
-  EXPECT_NE(text.find("1052672 bytes"), std::string::npos) << text;
-  EXPECT_NE(text.find("File too large"), std::string::npos) << text;
+  expect_contains(text, "rank " + std::to_string(victim));
+  expect_contains(text, "1052672 bytes");
+  expect_contains(text, "File too large");
   EXPECT_EQ(count_unnamed_mappings(), 0u);
   EXPECT_NO_THROW(static_cast<void>(make_window(world, *communicator, 1 << 20)));
 }

@@ -6,25 +6,18 @@
 
 #include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
+#include "support/errors.hpp"
 
 namespace kolo::comm::shared_segment_test {
 
 constexpr std::size_t kBytes = 8192;
 constexpr std::size_t kPlace = 4096 + 17;
 
-std::string error_of_opening(const SegmentAddress& address) {
-  try {
-    const Mapping mapping = open_segment(address);
-  } catch (const BackendError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 void expect_refused(const SegmentAddress& address) {
-  const std::string text = error_of_opening(address);
-  EXPECT_NE(text.find("is not the segment of that rank"), std::string::npos) << text;
-  EXPECT_NE(text.find("/fd/" + std::to_string(address.fd)), std::string::npos) << text;
+  const std::string text =
+      test::text_thrown_by<BackendError>([&] { const Mapping mapping = open_segment(address); });
+  test::expect_contains(text, "is not the segment of that rank");
+  test::expect_contains(text, "/fd/" + std::to_string(address.fd));
 }
 
 TEST(SharedSegmentTest, Mappings_ShowTheSameMemory) {
@@ -73,8 +66,9 @@ TEST(SharedSegmentTest, MissingOrSpecialFile_IsRejected) {
   expect_refused(pipe);
   ::close(ends[0]);
   ::close(ends[1]);
-  const std::string text = error_of_opening(pipe);
-  EXPECT_NE(text.find("No such file"), std::string::npos) << text;
+  const std::string text =
+      test::text_thrown_by<BackendError>([&] { const Mapping mapping = open_segment(pipe); });
+  test::expect_contains(text, "No such file");
 }
 
 TEST(SharedSegmentTest, Keys_Differ) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
+#include "support/errors.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::comm::wait_test {
@@ -30,17 +31,6 @@ Task until(std::atomic<bool>& flag, bool& has_ended) {
 Task fail() {
   co_await yield();
   throw std::runtime_error("from the task");
-}
-
-/// The text of the `Error` that `call` throws; empty if it throws none.
-template <class Error, class Call>
-std::string error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 const std::array<int, 3> kRanks{0, 1, 2};
@@ -69,9 +59,9 @@ TEST(WaitTest, EventOfAnotherThread_IsSeen) {
 TEST(WaitTest, PassedDeadline_EndsTheWait) {
   std::atomic<bool> flag{false};
   bool has_ended = false;
-  const std::string text =
-      error_of<TimeoutError>([&] { wait(until(flag, has_ended), Deadline::after(10ms)); });
-  EXPECT_NE(text.find("KOLO_TIMEOUT"), std::string::npos) << text;
+  const std::string text = test::text_thrown_by<TimeoutError>(
+      [&] { wait(until(flag, has_ended), Deadline::after(10ms)); });
+  test::expect_contains(text, "KOLO_TIMEOUT");
   EXPECT_FALSE(has_ended);
 }
 
@@ -92,7 +82,7 @@ TEST(WaitTest, DeathOfARank_EndsTheWait) {
     }
     std::atomic<bool> flag{false};
     bool has_ended = false;
-    const std::string text = error_of<PeerLostError>(
+    const std::string text = test::text_thrown_by<PeerLostError>(
         [&] { wait(until(flag, has_ended), Deadline::never(), all_of(world)); });
     EXPECT_EQ(text, "rank 1 died while all waited: the process has ended");
     EXPECT_TRUE(world.is_broken());
@@ -121,9 +111,9 @@ TEST(WaitTest, LossThatTheCheckFinds_EndsTheWait) {
     bool has_ended = false;
     NeededRanks needed = all_of(world);
     needed.check = [] { throw PeerLostError("of a host"); };
-    EXPECT_EQ(
-        error_of<PeerLostError>([&] { wait(until(flag, has_ended), Deadline::never(), needed); }),
-        "of a host");
+    EXPECT_EQ(test::text_thrown_by<PeerLostError>(
+                  [&] { wait(until(flag, has_ended), Deadline::never(), needed); }),
+              "of a host");
     EXPECT_TRUE(world.is_broken());
   });
 }
@@ -138,7 +128,8 @@ TEST(WaitTest, AbandonedTaskOfAllRanks_MarksTheWorldBroken) {
 }
 
 TEST(WaitTest, ExceptionOfTheTask_IsPassedOn) {
-  EXPECT_EQ(error_of<std::runtime_error>([] { wait(fail(), Deadline::never()); }), "from the task");
+  EXPECT_EQ(test::text_thrown_by<std::runtime_error>([] { wait(fail(), Deadline::never()); }),
+            "from the task");
 }
 
 TEST(WaitTest, CompletedTasks_LeaveTheWorldIntact) {
@@ -147,7 +138,8 @@ TEST(WaitTest, CompletedTasks_LeaveTheWorldIntact) {
     bool has_ended = false;
     wait(until(flag, has_ended), Deadline::never(), all_of(world));
     EXPECT_TRUE(has_ended);
-    EXPECT_EQ(error_of<std::runtime_error>([&] { wait(fail(), Deadline::never(), all_of(world)); }),
+    EXPECT_EQ(test::text_thrown_by<std::runtime_error>(
+                  [&] { wait(fail(), Deadline::never(), all_of(world)); }),
               "from the task");
     EXPECT_FALSE(world.is_broken());
   });

@@ -20,4 +20,8 @@ DType random_dtype(const Operation& operation, simulator::Random& random);
 /// Chooses the reduction, before the tensors.
 void choose_reduction(Operation& operation, simulator::Random& random);
 
+/// Makes one submitter use a different or invalid call under the operation's name, so that it fails
+/// on all submitters. Leaves it unchanged if no such variant applies.
+void make_disagree(const Program& program, Operation& operation, simulator::Random& random);
+
 }  // namespace kolo::programs

@@ -3,11 +3,90 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
-#include "programs/calls.hpp"
 #include "programs/reference.hpp"
 
 namespace kolo::programs {
+
+namespace {
+
+AllreduceOptions reduction_options(const Operation& operation, ProcessSet& set,
+                                   std::shared_ptr<void> owner) {
+  return {.op = operation.op,
+          .prescale = operation.prescale,
+          .postscale = operation.postscale,
+          .compression = Compression::named(operation.compression),
+          .custom = operation.custom,
+          .join_divisor = operation.join_divisor,
+          .name = operation.name,
+          .timeout = operation.timeout,
+          .process_set = &set,
+          .keep_alive = std::move(owner)};
+}
+
+Handle reduce(const Operation& operation, OperationMemory& memory,
+              const AllreduceOptions& options) {
+  if (operation.buffer >= 0) {
+    return allreduce_async(*memory.buffer(), operation.offset_bytes, operation.tensors[0].count(),
+                           operation.tensors[0].dtype, options);
+  }
+  const bool is_scattered = operation.collective == Collective::ReduceScatter;
+  if (memory.tensor_count() == 1) {
+    return is_scattered ? reduce_scatter_async(memory.input(0), memory.output(0), options)
+                        : allreduce_async(memory.input(0), memory.output(0), options);
+  }
+  std::vector<InputOutput> tensors;
+  for (std::size_t i = 0; i < memory.tensor_count(); ++i) {
+    tensors.push_back({memory.input(i), memory.output(i)});
+  }
+  return is_scattered ? grouped_reduce_scatter_async(tensors, options)
+                      : grouped_allreduce_async(tensors, options);
+}
+
+Handle broadcast(const Operation& operation, OperationMemory& memory,
+                 const OperationOptions& options) {
+  if (memory.tensor_count() == 1) return broadcast_async(memory.input(0), operation.root, options);
+  std::vector<TensorView> tensors;
+  for (std::size_t i = 0; i < memory.tensor_count(); ++i) tensors.push_back(memory.input(i));
+  return grouped_broadcast_async(tensors, operation.root, options);
+}
+
+Handle gather(OperationMemory& memory, const OperationOptions& options) {
+  if (memory.tensor_count() == 1) {
+    return allgather_async(memory.input(0), memory.allocate(0), options);
+  }
+  std::vector<InputRows> tensors;
+  for (std::size_t i = 0; i < memory.tensor_count(); ++i) {
+    tensors.push_back({memory.input(i), memory.allocate(i)});
+  }
+  return grouped_allgather_async(std::move(tensors), options);
+}
+
+}  // namespace
+
+/// Submits this rank's `operation` on `set`. `owner` is passed along as the owner of its memory.
+Handle submit(const Operation& operation, OperationMemory& memory, ProcessSet& set,
+              std::shared_ptr<void> owner) {
+  const OperationOptions options{operation.name, operation.timeout, &set, owner};
+  switch (operation.collective) {
+    case Collective::AllReduce:
+    case Collective::ReduceScatter:
+      return reduce(operation, memory, reduction_options(operation, set, std::move(owner)));
+    case Collective::Broadcast: return broadcast(operation, memory, options);
+    case Collective::AllGather: return gather(memory, options);
+    case Collective::AllToAll: {
+      std::vector<std::int64_t> splits;
+      if (!operation.equal_splits) {
+        splits =
+            operation.given_splits.value_or(operation.split[static_cast<std::size_t>(set.rank())]);
+      }
+      return alltoall_async(memory.input(0), std::move(splits), memory.allocate(0), options);
+    }
+    default: return barrier_async(options);
+  }
+}
+
 namespace {
 
 using std::chrono::microseconds;
@@ -251,6 +330,91 @@ bool RankRunner::expect_end(const std::string& what, const std::optional<ErrorKi
   fail("round " + std::to_string(round_) + ", " + what + ": expected " + expected +
        " to be thrown, got " + ending + (text.empty() ? "" : ": " + text));
   return false;
+}
+
+// --- collective calls between rounds ---
+
+namespace {
+
+/// Leftovers end with the set or the Runtime.
+bool is_leftover(const Operation& operation) { return operation.error == ErrorKind::Shutdown; }
+
+}  // namespace
+
+void RankRunner::run_blocking_call(const BlockingCall& call) {
+  switch (call.kind) {
+    case BlockingCall::Kind::AddSet: add_set(call); break;
+    case BlockingCall::Kind::RemoveSet: remove_set(call); break;
+    case BlockingCall::Kind::MakeBuffer: make_buffer(call); break;
+    case BlockingCall::Kind::DropBuffer: buffers_.erase(call.buffer); break;
+    case BlockingCall::Kind::Join: join(call); break;
+    case BlockingCall::Kind::EndJoins:
+      if (joiner_.joinable()) joiner_.join();
+      break;
+    case BlockingCall::Kind::Shutdown: shut_down(); break;
+  }
+}
+
+void RankRunner::add_set(const BlockingCall& call) {
+  std::vector<int> ranks = rank_ == call.outlier ? call.outlier_ranks : call.ranks;
+  if (rank_ % 2 == 1) std::reverse(ranks.begin(), ranks.end());  // any order is valid
+  expect_end("add_process_set", call.error, [&] {
+    ProcessSet& set = runtime_.add_process_set(ranks);
+    sets_.push_back(&set);
+    const int place = set.included() ? static_cast<int>(member_of(rank_, call.ranks)) : -1;
+    if (set.number() != call.set || set.ranks() != call.ranks ||
+        set.included() != is_among(rank_, call.ranks) || set.rank() != place) {
+      fail("add_process_set made " + set.name() + ", number " + std::to_string(set.number()));
+    }
+  });
+}
+
+void RankRunner::remove_set(const BlockingCall& call) {
+  settle([&](const Operation& operation) {
+    return operation.set == call.set && !is_leftover(operation);
+  });
+  expect_end("remove_process_set", call.error, [&] { runtime_.remove_process_set(set(call.set)); });
+}
+
+void RankRunner::make_buffer(const BlockingCall& call) {
+  if (!is_member(call.set)) return;
+  const bool is_outlier = rank_ == call.outlier;
+  expect_end("SharedBuffer", call.error, [&] {
+    const SharedBuffer buffer(is_outlier ? call.outlier_bytes : call.size_bytes,
+                              {.process_set = &set(call.set)});
+    const auto* const bytes = buffer.data();
+    if (std::any_of(bytes, bytes + buffer.size_bytes(),
+                    [](std::byte byte) { return byte != std::byte{0}; })) {
+      fail("a new SharedBuffer is not zero");
+    }
+    buffers_.emplace(call.buffer, buffer);
+  });
+}
+
+void RankRunner::join(const BlockingCall& call) {
+  if (!is_among(rank_, call.ranks)) return;
+  if (call.is_settled) {
+    settle([&](const Operation& operation) { return operation.set == call.set; });
+  }
+  const auto act = [this, &call] {
+    expect_end("join", call.error, [&] {
+      const int last = kolo::join(&set(call.set));
+      last_joined_[static_cast<std::size_t>(call.joining)] = last;
+      if (!is_among(last, call.may_be_last)) {
+        fail("join: rank " + std::to_string(last) + " cannot have been the last");
+      }
+    });
+  };
+  if (call.on_thread) {
+    joiner_ = std::thread(act);
+  } else {
+    act();
+  }
+}
+
+void RankRunner::shut_down() {
+  settle([](const Operation& operation) { return !is_leftover(operation); });
+  runtime_.shutdown();
 }
 
 }  // namespace kolo::programs

@@ -7,7 +7,7 @@
 
 #include "contract/reference.hpp"
 #include "kolo/collectives.hpp"
-#include "programs/adasum_reference.hpp"
+#include "ops/adasum_reference.hpp"
 #include "programs/values.hpp"
 
 namespace kolo::programs {
@@ -106,7 +106,8 @@ Expected adasum(const Program& program, const Operation& operation, std::size_t 
     magnitude += largest;
   }
   const double roundings = 8 * (static_cast<double>(vectors.size()) + 5);
-  const std::vector<double> result = reference_adasum(std::move(vectors));
+  const std::vector<double> result =
+      test::adasum_test::reference_adasum(DType::Float64, std::move(vectors), {});
   expected.bytes.resize(result.size() * size_of(expected.dtype));
   for (std::size_t i = 0; i < result.size(); ++i) {
     test::set_value(expected.dtype, expected.bytes.data(), i, result[i] * operation.postscale);

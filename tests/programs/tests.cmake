@@ -2,20 +2,13 @@
 # relative.
 
 add_library(kolo_programs STATIC
-  programs/adasum_reference.cpp
   programs/agreement.cpp
-  programs/calls.cpp
   programs/memory.cpp
   programs/program.cpp
-  programs/program_builder.cpp
-  programs/program_builder_joins.cpp
   programs/random_operation.cpp
   programs/random_program.cpp
-  programs/random_settings.cpp
-  programs/random_variant.cpp
   programs/rank_plan.cpp
   programs/rank_runner.cpp
-  programs/rank_runner_blocking_calls.cpp
   programs/reference.cpp
   programs/run_program.cpp
   programs/values.cpp
@@ -31,8 +24,6 @@ kolo_test_executable(program_gate
   programs/run_in_processes.cpp
   support/mpi/groups.cpp
   support/mpi/mpi_ranks.cpp
-  support/mpi/mpi_wait.cpp
-  support/mpi/watchdog.cpp
   tools/program_gate.cpp
 )
 target_link_libraries(program_gate PRIVATE kolo_programs CLI11::CLI11 MPI::MPI_C)

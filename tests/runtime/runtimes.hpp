@@ -14,6 +14,7 @@
 #include "kolo/config.hpp"
 #include "kolo/reduction.hpp"
 #include "kolo/runtime.hpp"
+#include "support/errors.hpp"
 #include "support/fake_world/fake_world.hpp"
 #include "support/gpu/fake_tensor_place.hpp"
 
@@ -109,24 +110,6 @@ inline void run_with_reductions(const Setting& setting,
         body(runtime);
       },
       setting.network);
-}
-
-/// The text of the `Expected` that `call` throws; if it does not, a test failure and an empty text.
-template <class Expected, class Call>
-std::string text_thrown_by(Call&& call) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception was thrown: " << error.what();
-  }
-  return {};
-}
-
-inline void expect_contains(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
 }
 
 }  // namespace kolo::test

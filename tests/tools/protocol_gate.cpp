@@ -18,7 +18,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "support/protocol/random_scenario.hpp"
 #include "support/protocol/simulator.hpp"
 
 namespace {

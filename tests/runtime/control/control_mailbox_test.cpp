@@ -12,6 +12,7 @@
 
 #include "kolo/error.hpp"
 #include "runtime/control/control_plane.hpp"
+#include "support/errors.hpp"
 #include "support/fake_world/fake_world.hpp"
 
 namespace kolo::runtime::control_mailbox_test {
@@ -163,12 +164,7 @@ class ControlMailboxTest : public testing::Test {
  protected:
   /// The text of the error that `mailbox_.poll()` throws.
   std::string poll_error() {
-    try {
-      mailbox_->poll();
-    } catch (const BackendError& error) {
-      return error.what();
-    }
-    return "";
+    return test::text_thrown_by<BackendError>([&] { mailbox_->poll(); });
   }
 
   ScriptedCommunicator network_;
@@ -225,8 +221,8 @@ TEST_F(ControlMailboxTest, FailedSend_NamesTheRankAndIsGivenUp) {
   mailbox_->send(2, wake_up_request(2));
   network_.sent[1].state = ScriptedCommunicator::Sent::Failing;
   const std::string text = poll_error();
-  EXPECT_NE(text.find("to rank 2"), std::string::npos) << text;
-  EXPECT_NE(text.find("link down"), std::string::npos) << text;
+  test::expect_contains(text, "to rank 2");
+  test::expect_contains(text, "link down");
   EXPECT_EQ(network_.sent[1].message(), wake_up_request(2)) << "the network may still read it";
   network_.sent[0].state = ScriptedCommunicator::Sent::Ready;
   EXPECT_TRUE(mailbox_->is_idle());
@@ -246,7 +242,7 @@ TEST_F(ControlMailboxTest, MessageThatIsNotAllHere_IsWaitedForWithoutBlocking) {
 TEST_F(ControlMailboxTest, DamagedMessage_NamesTheSenderAndIsPassedOver) {
   network_.arrived = {{3, std::vector<std::byte>(20)}, {3, encode(wake_up_request(7))}};
   const std::string text = poll_error();
-  EXPECT_NE(text.find("from rank 3"), std::string::npos) << text;
+  test::expect_contains(text, "from rank 3");
   EXPECT_EQ(mailbox_->poll(), std::pair(3, wake_up_request(7)));
 }
 
@@ -254,7 +250,7 @@ TEST_F(ControlMailboxTest, FailedReceive_NamesTheSenderAndIsGivenUp) {
   network_.arrived = {{1, encode(wake_up_request(8))}, {2, encode(wake_up_request(9))}};
   network_.receive_error = "link down";
   const std::string text = poll_error();
-  EXPECT_NE(text.find("from rank 1"), std::string::npos) << text;
+  test::expect_contains(text, "from rank 1");
   network_.receive_error.clear();
   EXPECT_EQ(mailbox_->poll(), std::pair(2, wake_up_request(9)));
 }

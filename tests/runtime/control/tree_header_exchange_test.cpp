@@ -12,6 +12,7 @@
 
 #include "kolo/error.hpp"
 #include "runtime/control/header_exchanges.hpp"
+#include "support/errors.hpp"
 
 namespace kolo::runtime::tree_header_exchange_test {
 
@@ -130,12 +131,8 @@ TEST(TreeHeaderExchangeTest, WakeUpRequestsOfAllAtOnce_EndAtTheHighestEverywhere
 /// `header_exchange` must reject the message with a text that contains `part`.
 void expect_rejected(TreeHeaderExchange& header_exchange, int from,
                      const HeaderExchangeMessage& message, const std::string& part = "") {
-  try {
-    header_exchange.on_message(from, message);
-    ADD_FAILURE() << "taken from rank " << from << ", without " << part;
-  } catch (const BackendError& error) {
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
+  test::expect_contains(
+      test::text_thrown_by<BackendError>([&] { header_exchange.on_message(from, message); }), part);
 }
 
 TEST(TreeHeaderExchangeTest, HeaderOutOfTurn_IsRejectedByName) {

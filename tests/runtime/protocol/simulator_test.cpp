@@ -9,7 +9,6 @@
 
 #include <gtest/gtest.h>
 
-#include "support/protocol/random_scenario.hpp"
 #include "support/sanitizers.hpp"
 
 namespace kolo::simulator::simulator_test {
@@ -117,46 +116,6 @@ TEST(SimulatorTest, SkippedTensor_HoldsUpOnlyRanksThatWaitForIt) {
   EXPECT_EQ(result.outcomes, 2u + 10u);
 }
 
-TEST(SimulatorTest, SkippedTensorWithDeadline_HoldsUpNobody) {
-  Scenario scenario = make_scenario(3, 2);
-  scenario.must_finish = true;
-  for (int rank = 0; rank < 3; ++rank) {
-    add(scenario, rank, round(2));
-    if (rank != 1) add(scenario, rank, {{Kind::Submit, 1, 0, Time{20'000'000}}});
-    add(scenario, rank, {{Kind::Submit, 0}, {Kind::WaitAll}});
-  }
-  EXPECT_EQ(simulate(scenario).violation, "");
-}
-
-TEST(SimulatorTest, UnevenRounds_EndInACompletedJoin) {
-  Scenario scenario = make_scenario(4, 2);
-  scenario.must_finish = true;
-  for (int rank = 0; rank < 4; ++rank) {
-    for (int i = 0; i < 2 + rank; ++i) add(scenario, rank, round(2));
-    add(scenario, rank, {{Kind::Join}});
-    add(scenario, rank, round(2));
-  }
-  const Result result = simulate(scenario);
-  EXPECT_EQ(result.violation, "");
-  EXPECT_EQ(result.outcomes, 2u * 6u);
-}
-
-TEST(SimulatorTest, Mismatch_EndsOneUseOnly) {
-  for (const bool by_messages : {false, true}) {
-    Scenario scenario = make_scenario(5, 2);
-    scenario.by_messages = by_messages;
-    scenario.tree_width = 2;
-    scenario.must_finish = true;
-    for (int rank = 0; rank < 5; ++rank) {
-      for (int i = 0; i < 5; ++i) add(scenario, rank, round(2));
-    }
-    scenario.programs[3][6].variant = 1;  // n0 in the third round
-    const Result result = simulate(scenario);
-    EXPECT_EQ(result.violation, "");
-    EXPECT_EQ(result.outcomes, 10u);
-  }
-}
-
 /// In each run the victim takes one step more, so that it dies at every possible moment.
 void die_at_every_moment(Fault::Kind kind, int victim, bool by_messages) {
   for (int after = 1; after < 80; ++after) {
@@ -194,41 +153,6 @@ TEST(SimulatorTest, FrozenRank_IsLostAfterTheDeadline) {
       die_at_every_moment(Fault::Kind::Freeze, victim, by_messages);
     }
   }
-}
-
-TEST(SimulatorTest, ShutdownOfOneRank_EndsTheWorkOfTheOthers) {
-  Scenario scenario = make_scenario(3, 2);
-  scenario.must_finish = true;
-  for (int rank = 0; rank < 3; ++rank) {
-    add(scenario, rank, round(2));
-    if (rank == 0) add(scenario, rank, {{Kind::ShutDown}});
-    add(scenario, rank, round(2));
-  }
-  EXPECT_EQ(simulate(scenario).violation, "");
-}
-
-TEST(SimulatorTest, TableOfOneRequest_StillRunsEverything) {
-  Scenario scenario = make_scenario(3, 5);
-  scenario.table_capacity = 1;
-  scenario.must_finish = true;
-  for (int rank = 0; rank < 3; ++rank) {
-    for (int i = 0; i < 4; ++i) add(scenario, rank, round(5));
-  }
-  const Result result = simulate(scenario);
-  EXPECT_EQ(result.violation, "");
-  EXPECT_EQ(result.outcomes, 20u);
-}
-
-TEST(SimulatorTest, HeadersOfOneBit_StillRunEverything) {
-  Scenario scenario = make_scenario(3, 5);
-  scenario.table_bits = 1;
-  scenario.must_finish = true;
-  for (int rank = 0; rank < 3; ++rank) {
-    for (int i = 0; i < 4; ++i) add(scenario, rank, round(5));
-  }
-  const Result result = simulate(scenario);
-  EXPECT_EQ(result.violation, "");
-  EXPECT_EQ(result.outcomes, 20u);
 }
 
 TEST(SimulatorTest, ComputingRanks_CauseNoEvents) {

@@ -12,7 +12,6 @@
 #include <mpi.h>
 
 #include "support/mpi/groups.hpp"
-#include "support/mpi/mpi_listener.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "support/mpi/variants.hpp"
 

@@ -1,13 +1,84 @@
 #include "support/mpi/mpi_ranks.hpp"
 
+#include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <numeric>
+#include <thread>
+#include <utility>
+
+#include <mpi.h>
 
 #include "kolo/mpi.hpp"
 #include "support/mpi/groups.hpp"
-#include "support/mpi/mpi_wait.hpp"
+#include "support/mpi/test_world.hpp"
 
 namespace kolo::test {
+
+void mpi_wait(const std::function<void(MPI_Request*)>& start) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  {
+    const MpiLock lock;
+    start(&request);
+  }
+  for (int is_done = 0; is_done == 0;) {
+    {
+      const MpiLock lock;
+      MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    }
+    if (is_done == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+Watchdog::Watchdog(std::string who, std::chrono::seconds limit)
+    : who_(std::move(who)), limit_(limit), thread_([this] { loop(); }) {}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard guard(lock_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void Watchdog::begin(const std::string& test) {
+  {
+    const std::lock_guard guard(lock_);
+    test_ = test;
+    place_ = "none";
+    until_ = Clock::now() + limit_;
+  }
+  changed_.notify_one();
+}
+
+void Watchdog::end() {
+  const std::lock_guard guard(lock_);
+  until_ = Clock::time_point::max();
+}
+
+void Watchdog::note(const std::string& place) {
+  const std::lock_guard guard(lock_);
+  place_ = place;
+}
+
+void Watchdog::loop() {
+  std::unique_lock guard(lock_);
+  while (!is_stopping_) {
+    if (until_ == Clock::time_point::max()) {
+      changed_.wait(guard);
+      continue;
+    }
+    changed_.wait_until(guard, until_);
+    if (is_stopping_ || Clock::now() < until_) continue;
+    const std::string text = who_ + "watchdog: " + test_ + " has run for more than " +
+                             std::to_string(limit_.count()) +
+                             " s; last meeting with the other ranks: " + place_ + "\n";
+    std::fputs(text.c_str(), stderr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+}
+
 namespace {
 
 MpiRanks* current_instance = nullptr;
@@ -91,6 +162,10 @@ std::string MpiRanks::broadcast(std::string text, int root, const std::string& p
     MPI_Ibcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, root, communicator_, request);
   });
   return text;
+}
+
+InitOptions in_test_world(Config config) {
+  return {.config = std::move(config), .communicator = MpiRanks::instance().group()};
 }
 
 }  // namespace kolo::test

@@ -5,7 +5,7 @@
 
 namespace kolo::test {
 
-/// Options for a Runtime over the ranks that run the test (see MpiRanks).
+/// Options for a Runtime over the ranks that run the test (see MpiRanks). Needs no MPI header.
 InitOptions in_test_world(Config config = Config::from_environment());
 
 }  // namespace kolo::test

@@ -78,4 +78,8 @@ struct Scenario {
   bool must_finish = false;  ///< every rank reaches the end of its program
 };
 
+/// The scenario of a seed: a program common to all ranks, made different on each by faults. The
+/// grammar covers every row of the protocol's table of cases.
+Scenario random_scenario(std::uint64_t seed);
+
 }  // namespace kolo::simulator
