@@ -1,5 +1,7 @@
 #include "gpt/options.hpp"
 
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -39,43 +41,14 @@ TEST(Options, SingleValues_WinOverThePresetWhereverItStands) {
 }
 
 TEST(Options, EveryFlag_ReachesItsField) {
-  const gpt::Options given = options({"--steps",
-                                      "7",
-                                      "--batch",
-                                      "5",
-                                      "--layers",
-                                      "2",
-                                      "--width",
-                                      "60",
-                                      "--heads",
-                                      "6",
-                                      "--context",
-                                      "9",
-                                      "--lr",
-                                      "0.25",
-                                      "--seed",
-                                      "0",
-                                      "--json",
-                                      "out",
-                                      "--text",
-                                      "a",
-                                      "b",
-                                      "--compression",
-                                      "bf16",
-                                      "--device",
-                                      "cuda",
-                                      "--shard",
-                                      "optimizer",
-                                      "--fused",
-                                      "--efficiency",
-                                      "--save",
-                                      "c",
-                                      "--save-every",
-                                      "3",
-                                      "--load",
-                                      "d",
-                                      "--export",
-                                      "e"});
+  std::istringstream line(
+      "--steps 7 --batch 5 --layers 2 --width 60 --heads 6 --context 9 --lr 0.25 --seed 0 "
+      "--json out --text a b --compression bf16 --device cuda --shard optimizer --fused "
+      "--efficiency --save c --save-every 3 --load d --export e");
+  const std::vector<std::string> words(std::istream_iterator<std::string>(line), {});
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  const gpt::Options given = options(arguments);
   EXPECT_EQ(given.steps, 7);
   EXPECT_EQ(given.batch, 5);
   EXPECT_EQ(given.layers, 2);

@@ -117,24 +117,6 @@ TEST_P(AdasumTest, FollowsTheRecursion) {
   }
 }
 
-TEST_P(AdasumTest, OrthogonalVectors_AreAdded) {
-  const std::size_t count = 41 * ranks();
-  std::vector<Vector> vectors(ranks(), Vector(count));
-  Vector sum(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    sum[i] = vectors[i % ranks()][i] = static_cast<double>(i % 97) - 48;
-  }
-  for (const DType dtype : kFloatingTypes) EXPECT_EQ(reduce(dtype, vectors), sum);
-}
-
-TEST_P(AdasumTest, EqualVectors_StayWhatTheyAre) {
-  Vector vector(131);
-  for (std::size_t i = 0; i < vector.size(); ++i) vector[i] = static_cast<double>(i % 97) - 48;
-  for (const DType dtype : kFloatingTypes) {
-    EXPECT_EQ(reduce(dtype, std::vector<Vector>(ranks(), vector)), vector) << name_of(dtype);
-  }
-}
-
 TEST_P(AdasumTest, ZeroVectors_ContributeNothing) {
   const Vector zeros(77);
   Vector only(77);
@@ -252,12 +234,6 @@ TEST_P(AdasumPairTest, TwoRanks_GiveTheClosedForm) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_NEAR(result[i], a[i] * (1 - 2.0 / 20) + b[i] * (1 - 2.0 / 12), 1e-15);
   }
-}
-
-TEST_P(AdasumPairTest, ParallelVectors_GiveTheirMean) {
-  const Vector result = reduce(DType::Float64, {{2, 4, -6}, {1, 2, -3}});
-  EXPECT_EQ(result, (Vector{1.5, 3, -4.5}));
-  EXPECT_EQ(reduce(DType::Float64, {{2, 4, -6}, {-2, -4, 6}}), (Vector{0, 0, 0}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Pair, AdasumPairTest, testing::Values(2),

@@ -102,34 +102,6 @@ TEST_P(MismatchTest, Mismatch_IsThrownOnEveryRank) {
   });
 }
 
-TEST(MismatchTextTest, PlacementInSharedMemory_MustAgree) {
-  run_runtimes(2, [](Runtime& runtime) {
-    const SharedBuffer buffer(1024, {.name = "memory"});
-    for (int step = 0; step < 3; ++step) {
-      const std::size_t offset = runtime.rank() == 0 ? 0 : 64;
-      Handle handle = allreduce_async(buffer, offset, 8, DType::Float32, {.name = "x"});
-      const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
-      expect_contains(text, " + 0 on rank 0");
-      expect_contains(text, " + 64 on rank 1");
-      expect_sum_works(runtime, "y");
-      allreduce_async(buffer, 0, 8, DType::Float32, {.name = "x"}).wait();
-    }
-  });
-}
-
-TEST(MismatchTextTest, SharedMemoryOnOneRankOnly_IsRejected) {
-  run_runtimes(2, [](Runtime& runtime) {
-    const SharedBuffer buffer(1024, {.name = "memory"});
-    Tensor tensor(8);
-    Handle handle = runtime.rank() == 0
-                        ? allreduce_async(buffer, 0, 8, DType::Float32, {.name = "x"})
-                        : allreduce_async(tensor.view(), tensor.view(), {.name = "x"});
-    const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
-    expect_contains(text, " + 0 on rank 0, none on rank 1");
-    expect_sum_works(runtime, "y");
-  });
-}
-
 TEST(MismatchTextTest, SharedBuffersOfUnequalSizes_AreRejected) {
   run_runtimes(2, [](Runtime& runtime) {
     const std::size_t size = 64 * (1 + static_cast<std::size_t>(runtime.rank()));

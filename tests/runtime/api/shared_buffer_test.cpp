@@ -66,22 +66,12 @@ TEST_P(SharedBufferTest, IsReducedInPlaceWithoutPacking) {
   });
 }
 
-TEST_P(SharedBufferTest, KnowsItsBoundsAndOutlivesItsObject) {
+TEST_P(SharedBufferTest, MayBeDestroyedBeforeItsOperationEnds) {
   run_runtimes(GetParam(), [](Runtime& runtime) {
     Handle handle;
     {
       const SharedBuffer buffer(640);
       EXPECT_EQ(buffer.size_bytes(), 640u);
-      for (const auto& [offset, count] :
-           {std::pair{0, 161}, std::pair{640, 1}, std::pair{704, 0}}) {
-        const std::string text =
-            text_thrown_by<InvalidArgument>([&, offset = offset, count = count] {
-              allreduce_async(buffer, static_cast<std::size_t>(offset),
-                              static_cast<std::size_t>(count), DType::Float32, {.name = "x"})
-                  .wait();
-            });
-        expect_contains(text, "shared buffer of 640 bytes");
-      }
       handle = allreduce_async(buffer, 0, 160, DType::Float32, {.name = "x"});
     }
     handle.wait();

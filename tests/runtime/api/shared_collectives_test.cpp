@@ -184,17 +184,6 @@ TEST_P(SharedCollectivesTest, AllToAll_UnevenSplits) {
   });
 }
 
-TEST_P(SharedCollectivesTest, AllReduce_Blocking) {
-  run([&](Runtime& runtime) {
-    Elements elements(DType::Float32, 2001);
-    for (std::size_t round = 0; round < 3; ++round) {
-      elements.fill([&](std::size_t i) { return input_value(runtime.rank(), i, round); });
-      allreduce(elements.buffer(), kOffset, 2001, DType::Float32, {.op = ReduceOp::Sum});
-      elements.expect([&](std::size_t i) { return input_sum(size(), i, round); }, "sum");
-    }
-  });
-}
-
 // --- algorithms ---
 
 std::atomic<int> zero_copies{0};
