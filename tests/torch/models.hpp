@@ -80,16 +80,14 @@ inline at::Tensor flat(const torch::nn::Module& model) {
 }
 
 /// The parameters of the multi-layer perceptron after `steps` steps in one process without Kolo,
-/// with batches of `batch` rows. If `max_norm` is above 0, gradients are clipped to it.
+/// with batches of `batch` rows.
 template <class MakeOptimizer>
-at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch,
-                       double max_norm = 0.0) {
+at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch) {
   torch::nn::Sequential model = make_mlp(type);
   const std::unique_ptr<torch::optim::Optimizer> optimizer = make(model->parameters());
   for (int step = 0; step < steps; ++step) {
     optimizer->zero_grad();
     loss_of(model, batch_rows(step, 0, batch, 9, type)).backward();
-    if (max_norm > 0.0) torch::nn::utils::clip_grad_norm_(model->parameters(), max_norm);
     optimizer->step();
   }
   return flat(*model);

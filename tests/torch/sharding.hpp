@@ -15,8 +15,8 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
+#include "torch/torch_fixture.hpp"
 
 /// Shared code of the tests of sharded training.
 namespace kolo::test {
@@ -149,10 +149,7 @@ inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
                            allreduce(tensor, {.op = ReduceOp::Min})));
 }
 
-class ShardedOptimizerTest : public testing::Test {
- protected:
-  Runtime runtime_{in_test_world()};
-};
+class ShardedOptimizerTest : public TorchTest {};
 
 /// The number of elements in the state tensors of an Adam optimizer.
 inline std::int64_t state_elements(Optimizer& optimizer) {

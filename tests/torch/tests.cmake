@@ -68,7 +68,6 @@ if(TARGET kolo)
       torch/sharding/sharded_training_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/sharding/unit_policy_test.cpp
-      torch/sharding/wrapped_step_test.cpp
       torch/tensors/activation_checkpoint_errors_test.cpp
       torch/tensors/activation_checkpoint_test.cpp
       torch/tensors/autocast_test.cpp

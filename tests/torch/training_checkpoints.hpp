@@ -14,9 +14,9 @@
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/prefix_sets.hpp"
 #include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
 
 /// Shared code of the tests of training checkpoints.
 namespace kolo::test::training_checkpoint_test {
@@ -138,7 +138,7 @@ struct Training {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public TorchTest {
  protected:
   CheckpointTest() {
     folder_ = broadcast_object(
@@ -150,7 +150,6 @@ class CheckpointTest : public testing::Test {
     barrier();
   }
 
-  Runtime runtime_{in_test_world()};
   fs::path folder_;
   PrefixSets sets_{runtime_};
 };

@@ -15,6 +15,7 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/checkpoint.hpp"
 #include "kolo/torch/grad_scaler.hpp"
+#include "support/errors.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/training_checkpoints.hpp"
 
@@ -84,17 +85,6 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
   }
 }
 
-/// The text of the InvalidArgument that `call` must throw.
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
 TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   const OptimizerCase adamw = cases()[2];
   Training saved(adamw, runtime_.world(), Shard::Optimizer);
@@ -104,8 +94,9 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   const auto expect_refusal = [&](Training& training, const LoadOptions& options,
                                   const std::string& text) {
     const at::Tensor before = flat_of(*training.net).clone();
-    const std::string error = error_of([&] { training.optimizer->load(folder_, options); });
-    EXPECT_NE(error.find(text), std::string::npos) << error;
+    const std::string error =
+        text_thrown_by<InvalidArgument>([&] { training.optimizer->load(folder_, options); });
+    expect_contains(error, text);
     EXPECT_TRUE(torch::equal(flat_of(*training.net), before));
   };
   Training other(cases()[0], runtime_.world(), Shard::Optimizer, 99);
@@ -117,8 +108,8 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   wider.optimizer.reset();
   wider.net->passes = wider.net->register_buffer("more", torch::zeros({3}));
   DistributedOptimizer with_more(*wider.inner, *wider.net, with(Shard::Gradients));
-  EXPECT_NE(error_of([&] { with_more.load(folder_); }).find("has no 'model.more'"),
-            std::string::npos);
+  expect_contains(text_thrown_by<InvalidArgument>([&] { with_more.load(folder_); }),
+                  "has no 'model.more'");
   const Loaded loaded = with_more.load(folder_, {.strict = false});
   EXPECT_EQ(loaded.steps, 2);
   EXPECT_TRUE(torch::equal(wider.net->first->weight, saved.net->first->weight));
@@ -126,8 +117,9 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   GradScaler scaler;
   Training same(adamw, runtime_.world(), Shard::Gradients, 99);
   expect_refusal(same, {.scaler = &scaler}, "no GradScaler's state");
-  EXPECT_NE(error_of([&] { same.optimizer->load(folder_ / "nowhere"); }).find("nowhere"),
-            std::string::npos);
+  expect_contains(
+      text_thrown_by<InvalidArgument>([&] { same.optimizer->load(folder_ / "nowhere"); }),
+      "nowhere");
 
   // Flips one bit of one file.
   barrier();
@@ -160,8 +152,9 @@ TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
     std::ostringstream stream;
     if (mode != Shard::Full) torch::save(*training.optimizer, stream);  // not sharded yet
     training.run(0, 1);
-    EXPECT_NE(error_of([&] { torch::save(*training.optimizer, stream); }).find("save(folder)"),
-              std::string::npos);
+    expect_contains(
+        text_thrown_by<InvalidArgument>([&] { torch::save(*training.optimizer, stream); }),
+        "save(folder)");
   }
 }
 

@@ -11,10 +11,10 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/checkpoint/checkpoint_damage.hpp"
 #include "torch/checkpoint/checkpoint_image.hpp"
 #include "torch/small_training.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::damaged_training_test {
 
@@ -25,7 +25,8 @@ std::uint64_t number_in(const char* variable, std::uint64_t otherwise) {
   return text == nullptr ? otherwise : std::stoull(text);
 }
 
-class DamagedTrainingTest : public testing::TestWithParam<std::tuple<Shard, bool>> {
+class DamagedTrainingTest : public TorchTest,
+                            public testing::WithParamInterface<std::tuple<Shard, bool>> {
  protected:
   DamagedTrainingTest() : training_(std::get<0>(GetParam()), std::get<1>(GetParam())) {
     training_.run(0, 2);
@@ -70,7 +71,6 @@ class DamagedTrainingTest : public testing::TestWithParam<std::tuple<Shard, bool
     training_.load(folder_.path() / "other");
   }
 
-  Runtime runtime_{in_test_world()};
   CommonFolder folder_;
   SmallTraining training_;
   CheckpointImage good_;

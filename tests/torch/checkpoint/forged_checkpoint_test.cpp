@@ -9,14 +9,14 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/checkpoint/checkpoint_image.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::forged_checkpoint_test {
 
-class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
+class ForgedCheckpointTest : public TorchTest, public testing::WithParamInterface<Shard> {
  protected:
   ForgedCheckpointTest() : training_(GetParam()) {
     training_.run(0, 2);
@@ -36,12 +36,8 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
     forge(forged);
     write_image(folder_.path() / "forged", forged);
     const CheckpointImage before = image();
-    try {
-      training_.load(folder_.path() / "forged");
-      ADD_FAILURE() << "no error with: " << text;
-    } catch (const InvalidArgument& error) {
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-    }
+    expect_contains(
+        text_thrown_by<InvalidArgument>([&] { training_.load(folder_.path() / "forged"); }), text);
     EXPECT_TRUE(image() == before) << text;
   }
 
@@ -52,7 +48,6 @@ class ForgedCheckpointTest : public testing::TestWithParam<Shard> {
                               std::vector<std::byte>(count * size_of(dtype))};
   }
 
-  Runtime runtime_{in_test_world()};
   CommonFolder folder_;
   SmallTraining training_;
   CheckpointImage good_;

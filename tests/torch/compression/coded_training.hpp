@@ -203,16 +203,12 @@ inline double trained_loss(DistributedOptimizer::Options options) {
   return loss / 5;
 }
 
-class CompressionTest : public testing::TestWithParam<Shard> {
+class CompressionTest : public TorchTest, public testing::WithParamInterface<Shard> {
  protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
-  bool is_last() const { return rank() == size() - 1; }
   static DistributedOptimizer::Options summed(const Compression& compression) {
     return {.op = ReduceOp::Sum, .compression = compression, .shard = GetParam()};
   }
 
-  Runtime runtime_{in_test_world()};
   CommonFolder folder_;
   PrefixSets sets_{runtime_};
 };

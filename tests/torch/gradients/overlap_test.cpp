@@ -14,14 +14,16 @@
 #include "kolo/torch/bucket_hook.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "support/becomes_true.hpp"
-#include "torch/distributed_optimizer_fixture.hpp"
 #include "torch/models.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::overlap_test {
 
 constexpr std::int64_t kWidth = 9;
 
-TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArrives) {
+class OptimizerOverlapTest : public TorchTest {};
+
+TEST_F(OptimizerOverlapTest, FirstBucket_IsReducedBeforeTheLastGradientArrives) {
   if (runtime_.size() == 1) GTEST_SKIP() << "one rank has nothing to overlap";
   constexpr std::int64_t kColumns = 40;
   torch::nn::Sequential model(torch::nn::Linear(kColumns, kColumns));
@@ -53,7 +55,7 @@ TEST_F(DistributedOptimizerTest, FirstBucket_IsReducedBeforeTheLastGradientArriv
   EXPECT_LT(times.buckets.front().started, times.last_gradient);
 }
 
-TEST_F(DistributedOptimizerTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
+TEST_F(OptimizerOverlapTest, Buckets_FollowTheOrderInWhichGradientsArrive) {
   std::vector<at::Tensor> weights;
   for (int i = 0; i < 3; ++i) weights.push_back(torch::ones({4}, torch::requires_grad()));
   torch::optim::SGD inner(weights, 0.1);
@@ -113,7 +115,7 @@ struct TwoHeads {
   std::optional<DistributedOptimizer> optimizer;
 };
 
-TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOneSize) {
+TEST_F(OptimizerOverlapTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOneSize) {
   Runtime runtime(patient());
   TwoHeads model(runtime);
   const auto run = [&](int first, int steps) {
@@ -137,7 +139,7 @@ TEST_F(DistributedOptimizerTest, SteadyTraining_NeedsNoControlTrafficButHeadersO
   EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
 }
 
-TEST_F(DistributedOptimizerTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown) {
+TEST_F(OptimizerOverlapTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown) {
   Runtime runtime(patient());
   TwoHeads model(runtime);
   const auto run = [&](int first, int steps) {

@@ -5,17 +5,13 @@
 
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "support/mpi/test_world.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test {
 
-class RampWeightTest : public testing::Test {
+class RampWeightTest : public TorchTest {
  protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
   double mean_rank() const { return (size() - 1) / 2.0; }
-
-  Runtime runtime_{in_test_world()};
 };
 
 /// A weight that starts at zero, with learning rate 1.

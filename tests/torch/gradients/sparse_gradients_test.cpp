@@ -7,17 +7,11 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "support/mpi/test_world.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::sparse_gradients_test {
 
-class OptimizerSparseTest : public testing::Test {
- protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
-
-  Runtime runtime_{in_test_world()};
-};
+class OptimizerSparseTest : public TorchTest {};
 
 TEST_F(OptimizerSparseTest, SparseAsDense_MakesGradientsDense) {
   const at::Tensor table = torch::zeros({6, 2}, torch::requires_grad());

@@ -12,6 +12,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "support/errors.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
@@ -115,7 +116,7 @@ TEST(EndedRuntimeOfNodesTest, Step_ThrowsTheFirstError) {
   runtime.reset();
   if (!submits) return;
   const std::string text = text_thrown_by<ShutdownError>([&] { optimizer.step(); });
-  EXPECT_NE(text.find("before all ranks had submitted it"), std::string::npos) << text;
+  expect_contains(text, "before all ranks had submitted it");
 }
 
 TEST_F(EndedRuntimeTest, Graph_IsRefused) {

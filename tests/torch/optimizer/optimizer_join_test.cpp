@@ -14,22 +14,16 @@
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "support/mpi/test_world.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::optimizer_join_test {
 
 const AlsoIn also_in({"uneven", "messages"});
 
-class OptimizerJoinTest : public testing::Test {
- protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
-
-  Runtime runtime_{in_test_world()};
-};
+class OptimizerJoinTest : public TorchTest {};
 
 constexpr std::int64_t kElements = 37;  // if sharded, each of four ranks owns some
 

@@ -13,11 +13,47 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "torch/optimizer/optimizer_options_fixture.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::optimizer_options_test {
 
 using Options = DistributedOptimizer::Options;
+
+class OptimizerOptionsTest : public TorchTest {
+ protected:
+  std::string last() const { return "rank " + std::to_string(size() - 1); }
+
+  /// Parameters of 1, 2, 3, … elements.
+  static std::vector<at::Tensor> make_parameters(int count) {
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < count; ++i) {
+      parameters.push_back(torch::zeros({i + 1}, torch::requires_grad()));
+    }
+    return parameters;
+  }
+  /// Adds the gradient (i + 1) * (rank + 1) * factor to every element of parameter i.
+  void backward(const std::vector<at::Tensor>& parameters, double factor = 1.0) const {
+    at::Tensor loss = torch::zeros({});
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      loss = loss + parameters[i].sum() * (static_cast<double>(i + 1) * (rank() + 1) * factor);
+    }
+    loss.backward();
+  }
+  double mean(std::size_t i) const { return static_cast<double>(i + 1) * (size() + 1) / 2; }
+  void expect_means(const std::vector<at::Tensor>& parameters) const {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(parameters[i].grad(),
+                                  torch::full({static_cast<std::int64_t>(i) + 1}, mean(i))))
+          << i << ": " << parameters[i].grad();
+    }
+  }
+
+  template <class Error>
+  void expect_error(const std::function<void()>& make, const std::vector<std::string>& texts) {
+    const std::string text = text_thrown_by<Error>(make);
+    for (const std::string& part : texts) expect_contains(text, part);
+  }
+};
 
 TEST_F(OptimizerOptionsTest, OptionsThatDiffer_AreAnErrorOnAllRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank agrees with itself";

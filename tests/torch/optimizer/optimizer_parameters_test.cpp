@@ -17,22 +17,18 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "runtime/runtimes.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::optimizer_parameters_test {
 
-class OptimizerParametersTest : public testing::Test {
+class OptimizerParametersTest : public TorchTest {
  protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
   /// This rank's gradient, and its mean over all ranks.
   at::Tensor own(double factor) const { return torch::arange(3) * factor + rank(); }
   at::Tensor mean(double factor) const { return torch::arange(3) * factor + (size() - 1) / 2.0; }
   static at::Tensor make() { return torch::zeros({3}, torch::requires_grad()); }
-
-  Runtime runtime_{in_test_world()};
 };
 
 enum class Side { Wrapper, Wrapped };

@@ -2,16 +2,12 @@
 // parameters, which threads cannot.
 #include <gtest/gtest.h>
 
-#include "kolo/runtime.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/random_training.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::random_copy_test {
 
-class RandomCopyTest : public testing::TestWithParam<int> {
- protected:
-  Runtime runtime_{in_test_world()};
-};
+class RandomCopyTest : public TorchTest, public testing::WithParamInterface<int> {};
 
 INSTANTIATE_TEST_SUITE_P(, RandomCopyTest, testing::Range(1, 3));
 

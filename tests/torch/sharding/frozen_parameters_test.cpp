@@ -182,32 +182,4 @@ TEST_F(FrozenParametersTest, DifferentOnes_AreErrorsOnAllRanks) {
   expect_contains(text, "number of frozen parameters");
 }
 
-TEST_F(FrozenParametersTest, Checkpoints_HoldThem) {
-  const CommonFolder folder;
-  const auto with_model = [&](Shard shard, double value, const auto& use) {
-    torch::nn::Sequential model(torch::nn::Linear(61, 67), torch::nn::Linear(67, 3));
-    for (at::Tensor& parameter : model->parameters()) parameter.data().fill_(value);
-    for (at::Tensor& parameter : model[0]->parameters()) parameter.set_requires_grad(false);
-    torch::optim::AdamW inner(model->parameters(), 1e-2);
-    DistributedOptimizer optimizer(inner, *model, with(shard));
-    use(optimizer, model->parameters());
-    barrier();
-  };
-  for (const Shard saved : {Shard::Full, Shard::None}) {
-    for (const Shard loaded : {Shard::Full, Shard::None}) {
-      with_model(saved, 0.25, [&](DistributedOptimizer& optimizer, const Parameters&) {
-        optimizer.save(folder.path());
-        optimizer.save_full_state(folder.path() / "all.safetensors");
-      });
-      for (const auto& path : {folder.path(), folder.path() / "all.safetensors"}) {
-        with_model(loaded, 7, [&](DistributedOptimizer& optimizer, const Parameters& parameters) {
-          optimizer.load(path, {.strict = path == folder.path()});
-          for (const at::Tensor& parameter : parameters) expect_all(parameter, 0.25);
-          optimizer.zero_grad();  // loading is not taken for a write by the program
-        });
-      }
-    }
-  }
-}
-
 }  // namespace kolo::test::frozen_parameters_test

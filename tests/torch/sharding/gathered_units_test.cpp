@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,7 +16,6 @@
 #include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/layer_units.hpp"
-#include "torch/memory_watch.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
 #include "torch/torch_fixture.hpp"
@@ -33,63 +31,21 @@ class GatheredUnitsTest : public TorchTest {
   using Order = std::function<std::vector<std::size_t>(int step)>;
 
   /// The parameters after steps that use the layers in this order.
-  at::Tensor train(Shard shard, const Order& order,
-                   const std::function<void(Layers&, int step)>& before_step = nullptr) {
+  at::Tensor train(Shard shard, const Order& order) {
     Layers model;
     torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2));
     DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
     for (int step = 0; step < 5; ++step) {
-      if (before_step) before_step(model, step);
       optimizer.zero_grad();
       model->forward(input(rank(), step), order(step)).square().sum().backward();
       optimizer.step();
     }
-    std::vector<at::Tensor> all;
-    for (const at::Tensor& parameter : model->parameters()) {
-      all.push_back(parameter.detach().clone().view(-1));
-    }
-    return torch::cat(all);
+    return flat(*model);
   }
-  at::Tensor train_alike(const Order& order) {
-    const at::Tensor whole = train(Shard::None, order);
-    const at::Tensor full = train(Shard::Full, order);
-    EXPECT_LT(largest_difference(full, whole), 1e-5);
-    return full;
+  void expect_trained_alike(const Order& order) {
+    EXPECT_LT(largest_difference(train(Shard::Full, order), train(Shard::None, order)), 1e-5);
   }
 };
-
-TEST_F(GatheredUnitsTest, Parameters_HaveMemoryOnlyWhileTheyAreUsed) {
-  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
-  Layers model;
-  const at::Tensor weight = model->layers[1]->weight;
-  const at::Tensor expected = weight.detach().clone();
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
-  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(is_in_memory(parameter));
-  EXPECT_EQ(weight.sizes(), (torch::IntArrayRef{kWidth, kWidth}));
-  EXPECT_TRUE(torch::equal(weight, expected));  // gathers the weight
-  EXPECT_TRUE(is_in_memory(weight));
-  EXPECT_TRUE(is_in_memory(model->layers[1]->bias));
-  EXPECT_FALSE(is_in_memory(model->layers[2]->weight));
-  model->forward(input(rank(), 0), ascending()).sum().backward();
-  optimizer.step();
-  for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(is_in_memory(parameter));
-}
-
-TEST_F(GatheredUnitsTest, AtMostTwoUnits_HaveMemoryAtAnyOperator) {
-  if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
-  std::optional<MemoryWatch> watch;
-  const auto forwards = [](int) { return ascending(); };
-  const at::Tensor whole = train(Shard::None, forwards);
-  // Each step begins with another layer, so that no unit is prefetched into poisoned memory.
-  const at::Tensor full = train(Shard::Full, forwards, [&](Layers& model, int step) {
-    if (!watch) watch.emplace(units_of(*model));
-    model->layers[static_cast<std::size_t>(step)]->weight.detach().sum();
-  });
-  EXPECT_EQ(watch->max_units, 2U);
-  EXPECT_GT(watch->poisoned, 10U);
-  EXPECT_LT(largest_difference(full, whole), 1e-5);
-}
 
 TEST_F(GatheredUnitsTest, UnitsGatheredAhead_AreTwoAtMostToo) {
   if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
@@ -137,7 +93,7 @@ TEST_F(GatheredUnitsTest, NextUnit_IsGatheredAhead) {
 }
 
 TEST_F(GatheredUnitsTest, OrderOfUse_MayChange) {
-  train_alike([](int step) {
+  expect_trained_alike([](int step) {
     switch (step) {
       case 2: return std::vector<std::size_t>{5, 4, 3, 2, 1, 0};
       case 3: return std::vector<std::size_t>{0, 1, 0, 1, 2};  // the other layers are not used
@@ -147,24 +103,8 @@ TEST_F(GatheredUnitsTest, OrderOfUse_MayChange) {
 }
 
 TEST_F(GatheredUnitsTest, Layers_MayBeUsedSeveralTimes) {
-  train_alike([](int) { return std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 5, 0, 3, 4, 5}; });
-}
-
-TEST_F(GatheredUnitsTest, Operators_MayUseMoreUnitsThanSlots) {
-  const auto train_cat = [&](Shard shard) {
-    Layers model;
-    torch::optim::SGD inner(model->parameters(), 0.01);
-    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      std::vector<at::Tensor> weights;
-      for (auto& layer : model->layers) weights.push_back(layer->weight);
-      (torch::cat(weights).square() * (rank() + 1)).sum().backward();
-      optimizer.step();
-    }
-    return model->layers[4]->weight.detach().clone();
-  };
-  EXPECT_LT(largest_difference(train_cat(Shard::Full), train_cat(Shard::None)), 1e-6);
+  expect_trained_alike(
+      [](int) { return std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 5, 0, 3, 4, 5}; });
 }
 
 TEST_F(GatheredUnitsTest, RanksThatUseDifferentUnits_GetAnErrorAtOnce) {
@@ -173,12 +113,8 @@ TEST_F(GatheredUnitsTest, RanksThatUseDifferentUnits_GetAnErrorAtOnce) {
   torch::optim::SGD inner(model->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
   const std::size_t own = is_last() ? 3 : 2;
-  std::string text;
-  try {
-    model->layers[own](input(rank(), 0));
-  } catch (const c10::Error& error) {
-    text = error.what_without_backtrace();
-  }
+  const std::string text =
+      text_thrown_by<c10::Error>([&] { model->layers[own](input(rank(), 0)); });
   expect_contains(text, "Kolo could not gather parameters");
   const std::string where = share_gathered_units() ? " into slot 0 on" : " on";
   expect_contains(text, "gathering unit 2 (layer2)" + where);
@@ -203,23 +139,6 @@ TEST_F(GatheredUnitsTest, RankThatSkipsBackward_GetsAnErrorAtOnce) {
   } else {
     EXPECT_THROW(work(), c10::Error);
   }
-}
-
-TEST_F(GatheredUnitsTest, Parameters_OutliveTheOptimizer) {
-  Layers model;
-  at::Tensor before;
-  {
-    torch::optim::SGD inner(model->parameters(), 0.1);
-    DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
-    model->forward(input(rank(), 0), ascending()).sum().backward();
-    optimizer.step();
-    before = model->forward(input(0, 1), ascending()).detach();
-  }
-  EXPECT_TRUE(torch::equal(model->forward(input(0, 1), ascending()).detach(), before));
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::None));
-  EXPECT_TRUE(torch::equal(model->forward(input(0, 1), ascending()).detach(), before));
-  for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(is_in_memory(parameter));
 }
 
 TEST_F(GatheredUnitsTest, Views_FollowTheirParameter) {

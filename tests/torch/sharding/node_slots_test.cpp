@@ -18,7 +18,7 @@
 
 namespace kolo::test::node_slots_test {
 
-const AlsoIn also_in({"nodes"});
+const AlsoIn also_in({"messages", "nodes"});
 
 using namespace layer_units;
 
@@ -61,12 +61,7 @@ TEST_F(NodeSlotsTest, RankThatWouldTakeAnotherSlot_GetsAnErrorAtOnce) {
     use(2);
     return;
   }
-  std::string text;
-  try {
-    use(2);
-  } catch (const c10::Error& error) {
-    text = error.what_without_backtrace();
-  }
+  const std::string text = text_thrown_by<c10::Error>([&] { use(2); });
   expect_contains(text, "gathering unit 2 (layer2) into slot 0 on rank");
   expect_contains(text,
                   "gathering unit 2 (layer2) into slot 1 on rank " + std::to_string(size() - 1));

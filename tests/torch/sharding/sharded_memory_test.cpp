@@ -14,27 +14,6 @@ const AlsoIn also_in({"uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
 
-TEST_F(ShardedOptimizerTest, EachRank_KeepsItsShardOfTheState) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32, 64, 3);
-  const std::int64_t elements = flat(*model).numel();
-  torch::optim::Adam inner(model->parameters(), 1e-3);
-  inner.zero_grad();
-  loss_of(model, batch_rows(0, 0, 4, 64, torch::kFloat32)).backward();
-  inner.step();
-  ASSERT_EQ(state_elements(inner), 2 * elements);
-
-  DistributedOptimizer optimizer(inner, *model, {.shard = Shard::Optimizer});
-  for (int step = 0; step < 2; ++step) {
-    optimizer.zero_grad();
-    loss_of(model, batch_rows(step, 0, 4, 64, torch::kFloat32)).backward();
-    optimizer.step();
-  }
-  const std::int64_t own = state_elements(inner);
-  EXPECT_LE(own, 2 * elements / runtime_.size() + 2 * 16 * 20);
-  at::Tensor sum = torch::full({1}, own, torch::kLong);
-  EXPECT_EQ(allreduce(sum, {.op = ReduceOp::Sum}).item<std::int64_t>(), 2 * elements);
-}
-
 TEST_F(ShardedOptimizerTest, Destruction_LeavesNoStateBehind) {
   for (const Shard mode : sharded_modes()) {
     torch::nn::Sequential model = make_mlp(torch::kFloat32);

@@ -19,7 +19,7 @@ namespace kolo::test::sharded_training_test {
 const AlsoIn also_in({"alone", "uneven", "messages", "nodes"});
 
 constexpr int kSteps = 16;
-constexpr std::int64_t kBatch = 24;  // divisible by twice 1, 2, 3 and 4
+constexpr std::int64_t kBatch = 24;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 
 /// How ranks are connected changes nothing of an update: a variant has one optimizer with a tensor of
@@ -53,12 +53,10 @@ std::vector<OptimizerCase> cases() {
 /// Deviations from a plain loop.
 struct Variation {
   torch::ScalarType type = torch::kFloat32;
-  double max_norm = 0.0;
   int steps_before_wrapping = 0;
   bool widens_state = false;  ///< momentum in float64 from wrapping on
   bool has_scheduler = false;
   bool uses_closure = false;
-  int passes = 1;
 };
 
 at::Tensor train(Runtime& runtime, const OptimizerCase& which,
@@ -76,26 +74,21 @@ at::Tensor train(Runtime& runtime, const OptimizerCase& which,
       sgd.momentum_buffer(sgd.momentum_buffer().to(torch::kFloat64));
     }
   }
-  options.backward_passes_per_step = variation.passes;
   DistributedOptimizer optimizer(*inner, *model, options);
   torch::optim::StepLR scheduler(optimizer, 7, 0.7);
-  const std::int64_t rows = kBatch / runtime.size() / variation.passes;
+  const std::int64_t rows = kBatch / runtime.size();
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
     const auto evaluate = [&] {
-      at::Tensor loss;
-      for (int pass = 0; pass < variation.passes; ++pass) {
-        const std::int64_t part = runtime.rank() * variation.passes + pass;
-        loss = loss_of(model, batch_rows(step, part * rows, rows, kWidth, variation.type));
-        loss.backward();
-      }
+      const at::Tensor loss =
+          loss_of(model, batch_rows(step, runtime.rank() * rows, rows, kWidth, variation.type));
+      loss.backward();
       return loss;
     };
     if (variation.uses_closure) {
       EXPECT_TRUE(optimizer.step(evaluate).defined());
     } else {
       evaluate();
-      if (variation.max_norm > 0.0) optimizer.clip_grad_norm_(variation.max_norm);
       optimizer.step();
     }
     if (variation.has_scheduler) scheduler.step();
@@ -158,18 +151,6 @@ TEST_P(ShardedTrainingTest, SchedulersAndClosures_AreFollowed) {
   }
 }
 
-TEST_P(ShardedTrainingTest, Clipping_UsesTheNormOfAllRanks) {
-  constexpr double kMaxNorm = 0.05;  // a small fraction of the first steps' norms
-  const Variation clipped{.max_norm = kMaxNorm};
-  const Variation wide{.type = torch::kFloat64, .max_norm = kMaxNorm};
-  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), clipped);
-  const at::Tensor alone = train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch, kMaxNorm);
-  for (const Shard mode : sharded_modes()) {
-    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), clipped), whole), 1e-6);
-    EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(mode), wide), alone), 1e-10);
-  }
-}
-
 TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
   const OptimizerCase own{"own", [](Parameters parameters) {
                             return std::make_unique<OwnOptimizer>(std::move(parameters));
@@ -182,17 +163,6 @@ TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
     expect_alike(sharded, plainly);
     expect_equal_on_all_ranks(sharded);
     expect_alike(train(runtime_, own, with(mode), scheduled), by_schedule);
-    // OwnOptimizer uses only the signs of gradients, which clipping does not change.
-    expect_alike(train(runtime_, own, with(mode), {.max_norm = 0.05}), plainly);
-  }
-}
-
-TEST_F(ShardedOptimizerTest, GradientsOfSeveralPasses_AddUp) {
-  const Variation passes{.passes = 2};
-  const OptimizerCase adam = cases()[3];
-  const at::Tensor whole = train(runtime_, adam, with(Shard::None), passes);
-  for (const Shard mode : sharded_modes()) {
-    expect_alike(train(runtime_, adam, with(mode), passes), whole);
   }
 }
 

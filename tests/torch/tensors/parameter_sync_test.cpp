@@ -15,22 +15,16 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "runtime/runtimes.hpp"
-#include "support/mpi/test_world.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/models.hpp"
 #include "torch/sharding.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::parameter_sync_test {
 
 const AlsoIn also_in({"alone", "groups"});
 
-class ParameterSyncTest : public testing::Test {
- protected:
-  int rank() const { return runtime_.rank(); }
-  int size() const { return runtime_.size(); }
-
-  Runtime runtime_{in_test_world()};
-};
+class ParameterSyncTest : public TorchTest {};
 
 TEST_F(ParameterSyncTest, ParametersAndBuffers_AreBroadcast) {
   torch::manual_seed(static_cast<std::uint64_t>(rank()));

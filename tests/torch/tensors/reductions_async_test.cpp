@@ -33,18 +33,6 @@ TEST_F(ReductionsTest, EmptyGroup_IsReadyWhenAllHaveSubmittedIt) {
   EXPECT_TRUE(grouped_reduce_scatter(std::vector<at::Tensor>{}).empty());
 }
 
-TEST_F(ReductionsTest, ManyInFlight_MayBeSubmittedInAnyOrder) {
-  std::vector<TensorHandle> handles(50);
-  for (int i = 0; i < 50; ++i) {
-    const int which = (i + 13 * rank()) % 50;
-    handles[static_cast<std::size_t>(which)] = allreduce_async(
-        own({which + 1}, at::kFloat, which), {.op = ReduceOp::Sum, .name = std::to_string(which)});
-  }
-  for (int i = 0; i < 50; ++i) {
-    expect_equal(handles[static_cast<std::size_t>(i)].result(), sum({i + 1}, at::kFloat, i));
-  }
-}
-
 TEST_F(ReductionsTest, DroppedHandles_KeepTheirTensorsAlive) {
   for (int i = 0; i < 20; ++i) {
     static_cast<void>(

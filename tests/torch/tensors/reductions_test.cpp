@@ -101,33 +101,6 @@ TEST_F(ReductionsTest, UnevenRows_AreScattered) {
   }
 }
 
-TEST_F(ReductionsTest, Adasum_AddsOrthogonalAndAveragesParallelVectors) {
-  const auto apart = [&](int r) {  // column r of rank r
-    at::Tensor tensor = at::zeros({3, size()}, at::kDouble);
-    tensor.select(1, r).copy_(values(r, {3}, at::kDouble) + 1);
-    return tensor;
-  };
-  at::Tensor sum = at::zeros({3, size()}, at::kDouble);
-  for (int r = 0; r < size(); ++r) sum += apart(r);
-  const at::Tensor alike = values(1, {2, 5}, at::kDouble) + 1;
-  const AllreduceOptions options{.op = ReduceOp::Adasum};
-  EXPECT_TRUE(at::allclose(allreduce(apart(rank()), options), sum));
-  EXPECT_TRUE(at::allclose(allreduce(alike.t(), options), alike.t()));
-  // Each tensor of a group is combined separately.
-  const std::vector<at::Tensor> both = grouped_allreduce({apart(rank()), alike}, options);
-  EXPECT_TRUE(at::allclose(both[0], sum) && at::allclose(both[1], alike)) << both;
-  // On a set without the first rank.
-  std::vector<int> ranks{size() - 1};
-  if (size() > 2) ranks.push_back(1);
-  ProcessSet& set = runtime_.add_process_set(ranks);
-  if (set.included()) {
-    at::Tensor some = at::zeros_like(sum);
-    for (const int r : ranks) some += apart(r);
-    EXPECT_TRUE(at::allclose(
-        allreduce(apart(rank()), {.op = ReduceOp::Adasum, .process_set = &set}), some));
-  }
-}
-
 /// Keeps the number of larger magnitude, with its sign.
 void combine_magnitudes(DType, const void* next, void* accumulator, std::size_t count) {
   const auto* from = static_cast<const float*>(next);
@@ -157,24 +130,6 @@ TEST_F(CustomReductionsTest, CustomReduction_ReducesTensors) {
   expect_equal(reduce_scatter(input(rank()), options), rows_of(largest));
   expect_refused([&] { allreduce(own({2}), {.op = ReduceOp::Custom, .custom = "median"}); },
                  "median");
-}
-
-TEST_F(ReductionsTest, AveragesOf16BitNumbers_AreFinite) {
-  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
-    const at::Tensor large = at::full({size() + 3}, 30000, type) + at::full({1}, rank(), type);
-    const at::Tensor mean = allreduce(large);
-    EXPECT_TRUE(at::allclose(mean.to(at::kDouble), at::full({1}, 30000.0, at::kDouble), 0.01));
-    EXPECT_TRUE(at::allclose(reduce_scatter(large).to(at::kDouble),
-                             at::full({1}, 30000.0, at::kDouble), 0.01));
-  }
-}
-
-TEST_F(ReductionsTest, AveragesOfIntegers_Truncate) {
-  const at::Tensor mine = own({9}, at::kInt) - 12;  // both signs
-  at::Tensor expected = sum({9}, at::kLong) - 12 * size();
-  expected = at::div(expected, size(), "trunc").to(at::kInt);
-  expect_equal(allreduce(mine), expected);
-  expect_equal(reduce_scatter(mine), rows_of(expected));
 }
 
 TEST_F(ReductionsTest, GroupsOfSeveralTypesAndShapes_AreReduced) {
@@ -220,26 +175,6 @@ TEST_F(ReductionsTest, Compression_ShortensFloatsOfMoreThan16BitsOnly) {
   const at::Tensor integers = own({9}, at::kInt) + 100'001;
   expect_equal(allreduce(integers, {.op = ReduceOp::Sum, .compression = Compression::fp16()}),
                sum({9}, at::kInt) + 100'001 * size());
-}
-
-TEST_F(ReductionsTest, OverlappingProcessSets_ReduceIndependently) {
-  if (size() == 1) GTEST_SKIP() << "a world of one rank has one process set";
-  ProcessSet& first = runtime_.add_process_set({0, 1});
-  std::vector<int> from_one;
-  for (int r = 1; r < size(); ++r) from_one.push_back(r);
-  ProcessSet& second = runtime_.add_process_set(from_one);
-  for (ProcessSet* set : {&first, &second}) {
-    const AllreduceOptions options{.op = ReduceOp::Sum, .process_set = set};
-    if (!set->included()) {
-      EXPECT_THROW(allreduce(own({3}), options), InvalidArgument);
-      EXPECT_THROW(reduce_scatter(own({3}), {.name = "named", .process_set = set}),
-                   InvalidArgument);
-      continue;
-    }
-    expect_equal(allreduce(own({3}), options), sum_of(set->ranks(), {3}));
-    const at::Tensor pieces = allgather(reduce_scatter(own({5}), options), {.process_set = set});
-    expect_equal(pieces, sum_of(set->ranks(), {5}));
-  }
 }
 
 }  // namespace kolo::test::reductions_test

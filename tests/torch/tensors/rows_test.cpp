@@ -102,17 +102,6 @@ TEST_F(RowsTest, Alltoall_SendsEqualSharesWithoutSplits) {
   }
 }
 
-TEST_F(RowsTest, Alltoall_LetsOneRankSendOrReceiveNothing) {
-  const Rows none(static_cast<std::size_t>(size()), 0);
-  expect_exchange([&](int r) { return r == 0 ? none : splits_of(r); });
-  expect_exchange([&](int r) {
-    Rows splits = splits_of(r);
-    splits.back() = 0;
-    return splits;
-  });
-  expect_exchange([&](int) { return none; });
-}
-
 TEST_F(RowsTest, Alltoall_TakesAnyStridesAndEmptyRows) {
   const at::Tensor columns = own({2 * size(), 3}).t().contiguous();
   AlltoallHandle handle = alltoall_async(columns.t());

@@ -14,9 +14,9 @@
 
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
-#include "support/mpi/test_world.hpp"
 #include "torch/sharding.hpp"
 #include "torch/small_training.hpp"
+#include "torch/torch_fixture.hpp"
 
 namespace kolo::test::option_sync_test {
 
@@ -143,7 +143,7 @@ std::vector<OptionCase> option_cases() {
   };
 }
 
-class OptionSyncTest : public testing::TestWithParam<OptionCase> {
+class OptionSyncTest : public TorchTest, public testing::WithParamInterface<OptionCase> {
  protected:
   /// Two parameters without gradients, which steps leave alone.
   struct Wrapped {
@@ -160,8 +160,6 @@ class OptionSyncTest : public testing::TestWithParam<OptionCase> {
     EXPECT_TRUE(GetParam().has(of.param_groups()[0].options(), first)) << side << ", first group";
     EXPECT_TRUE(GetParam().has(of.param_groups()[1].options(), second)) << side << ", second group";
   }
-
-  Runtime runtime_{in_test_world()};
 };
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OptionSyncTest, testing::ValuesIn(option_cases()),

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "support/errors.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::test::wrapped_optimizer_test {
@@ -172,11 +173,10 @@ TEST(StepLeavesTest, AfterAnError_TheGroupsHoldTheirParameters) {
 
 TEST(WrappedProblemTest, WhatCannotBeWrapped_IsNamedWithAWayOut) {
   torch::optim::LBFGS lbfgs({parameter(2)});
-  EXPECT_NE(LibTorchOptimizer(lbfgs, false).problem().find("LBFGS"), std::string::npos);
+  expect_contains(LibTorchOptimizer(lbfgs, false).problem(), "LBFGS");
   torch::optim::RMSprop rmsprop({parameter(2)});
   EXPECT_EQ(LibTorchOptimizer(rmsprop, false).problem(), "");
-  EXPECT_NE(LibTorchOptimizer(rmsprop, true).problem().find("not torch::optim::RMSprop"),
-            std::string::npos);
+  expect_contains(LibTorchOptimizer(rmsprop, true).problem(), "not torch::optim::RMSprop");
   Failing derived({parameter(2)}, torch::optim::SGDOptions(0.1));
   EXPECT_NE(LibTorchOptimizer(derived, true).problem(), "") << "may step in its own way";
 }
