@@ -108,6 +108,8 @@ void uses() {
   if (child == 0) {
     expect_refused("an operation", expect_sum_works);
     expect_refused("another Runtime", [] { const kolo::Runtime another; });
+    // A thread of the parent may hold a lock at the fork, and does not exist here.
+    expect_refused("metrics()", [&] { runtime.world().metrics(); });
     runtime.shutdown();
     std::exit(failures);
   }

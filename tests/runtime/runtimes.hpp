@@ -62,6 +62,11 @@ inline void PrintTo(const Setting& setting, std::ostream* out) {
   *out << setting.name << " with " << setting.size << " ranks";
 }
 
+/// For INSTANTIATE_TEST_SUITE_P.
+inline std::string name_of_setting(const testing::TestParamInfo<Setting>& info) {
+  return info.param.name + "Np" + std::to_string(info.param.size);
+}
+
 inline InitOptions options_in(comm::World& world, const Config& config) {
   // Not owned by the Runtime, which the world outlives.
   return {.config = config, .world = std::shared_ptr<comm::World>(std::shared_ptr<void>(), &world)};

@@ -30,8 +30,4 @@ class SharedBuffersTest : public testing::TestWithParam<Setting> {
   void run(const std::function<void(Runtime&)>& body) { run_runtimes(GetParam(), body); }
 };
 
-inline std::string name_shared_buffer_setting(const testing::TestParamInfo<Setting>& info) {
-  return info.param.name + "Np" + std::to_string(info.param.size);
-}
-
 }  // namespace kolo::test

@@ -1,8 +1,9 @@
-// Checks that process sets and Runtimes that have ended leave nothing behind: memory, mappings,
-// descriptors, threads.
+// Checks that process sets, Runtimes and operations that have ended leave nothing behind: memory,
+// mappings, descriptors, threads.
 //
 //   mpirun -np 2 life_memory sets [n]      adds, uses and removes n process sets; 10,000 by default
 //   mpirun -np 2 life_memory runtimes [n]  makes, uses and destroys n Runtimes; 1,000 by default
+//   mpirun -np 2 life_memory operations [n]  n unnamed all-reduces; 1,000,000 by default
 //
 // Prints what each rank holds after every tenth. Exit code 1 where the second half added anything,
 // or where shared memory ran out: with a small /dev/shm too, each new set shares memory.
@@ -70,18 +71,30 @@ bool runtimes_are_flat(std::int64_t count, int& rank) {
   });
 }
 
+bool operations_are_flat(std::int64_t count) {
+  kolo::Runtime runtime(with_small_table());
+  const auto cycle = [&] { sum(runtime.world()); };
+  return is_flat("operations", count, runtime.rank(), cycle, /*bytes_a_cycle=*/0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  const bool is_sets = what == "sets";
-  if (!is_sets && what != "runtimes") {
-    std::fprintf(stderr, "usage: life_memory sets|runtimes [n]\n");
+  const std::int64_t given = argc > 2 ? std::atoll(argv[2]) : 0;
+  const auto count = [&](std::int64_t usual) { return given > 0 ? given : usual; };
+  bool is_good = false;
+  int rank = 0;
+  if (what == "sets") {
+    is_good = sets_are_flat(count(10'000));
+  } else if (what == "runtimes") {
+    is_good = runtimes_are_flat(count(1'000), rank);
+  } else if (what == "operations") {
+    is_good = operations_are_flat(count(1'000'000));
+  } else {
+    std::fprintf(stderr, "usage: life_memory sets|runtimes|operations [n]\n");
     return 2;
   }
-  const std::int64_t count = argc > 2 ? std::atoll(argv[2]) : is_sets ? 10'000 : 1'000;
-  int rank = 0;
-  const bool is_good = is_sets ? sets_are_flat(count) : runtimes_are_flat(count, rank);
   std::printf("%s: %s\n", what.c_str(), is_good ? "flat" : "growing");
   return is_good ? 0 : 1;
 }

@@ -71,8 +71,8 @@ inline InitOptions with_small_table() {
 /// A page may still be touched late, so what is resident says little; what malloc has handed out is
 /// exact but for what its threads cache.
 template <class Cycle>
-bool is_flat(const char* what, std::int64_t cycles, int rank, Cycle cycle) {
-  constexpr std::int64_t kBytesACycle = 64;
+bool is_flat(const char* what, std::int64_t cycles, int rank, Cycle cycle,
+             std::int64_t bytes_a_cycle = 64) {
   constexpr std::int64_t kNoiseAllocated = 64 << 10;
   constexpr std::int64_t kNoiseResident = 4 << 20;
   constexpr std::int64_t kNoiseMappings = 8;  // of the allocator's arenas
@@ -84,7 +84,7 @@ bool is_flat(const char* what, std::int64_t cycles, int rank, Cycle cycle) {
     last.print(what, cycles / 10 * tenth, rank);
     if (tenth == 5) at_half = last;
   }
-  const std::int64_t spare = kBytesACycle * cycles / 2;
+  const std::int64_t spare = bytes_a_cycle * cycles / 2;
   return last.allocated_bytes - at_half.allocated_bytes <= spare + kNoiseAllocated &&
          last.resident_bytes - at_half.resident_bytes <= spare + kNoiseResident &&
          last.mappings - at_half.mappings <= kNoiseMappings &&

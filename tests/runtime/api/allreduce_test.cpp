@@ -20,10 +20,7 @@ namespace kolo::test::allreduce_test {
 
 class AllReduceTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, AllReduceTest, testing::ValuesIn(all_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, AllReduceTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(AllReduceTest, OfEveryTypeAndOperation) {
   run([&](Runtime& runtime) {

@@ -18,10 +18,7 @@ namespace kolo::test::alltoall_test {
 
 class AllToAllTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, AllToAllTest, testing::ValuesIn(all_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, AllToAllTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 /// How many rows `from` sends to `to`.
 using Splits = std::function<std::int64_t(int from, int to)>;

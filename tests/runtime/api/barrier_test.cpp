@@ -18,9 +18,7 @@ using namespace std::chrono_literals;
 
 class BarrierTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, BarrierTest, testing::ValuesIn(all_settings()), [](const auto& setting) {
-  return setting.param.name + "Np" + std::to_string(setting.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(, BarrierTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(BarrierTest, NoRankPassesBeforeAllHaveArrived) {
   std::atomic<int> arrived{0};

@@ -19,10 +19,7 @@ namespace kolo::test::collectives_test {
 
 class CollectivesTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, CollectivesTest, testing::ValuesIn(all_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, CollectivesTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 TEST_P(CollectivesTest, Broadcast_WorksFromEveryRoot) {
   run([&](Runtime& runtime) {

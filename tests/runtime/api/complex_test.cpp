@@ -33,9 +33,7 @@ class ComplexTest : public EveryWorldTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(, ComplexTest, testing::ValuesIn(cpu_settings()), [](const auto& setting) {
-  return setting.param.name + "Np" + std::to_string(setting.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(, ComplexTest, testing::ValuesIn(cpu_settings()), name_of_setting);
 
 template <class T>
 std::vector<std::complex<T>> inputs(int rank, std::size_t count, auto formula) {

@@ -41,10 +41,7 @@ const std::vector<CustomReduction> kReductions{{"last", combine_last, fill_zero}
 
 class CustomReductionTest : public testing::TestWithParam<Setting> {};
 
-INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(cpu_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, CustomReductionTest, testing::ValuesIn(cpu_settings()), name_of_setting);
 
 double bits_of(int rank, std::size_t i) {
   return static_cast<double>((i * 37 + static_cast<std::size_t>(rank) * 11) % 256);

@@ -20,9 +20,7 @@ namespace kolo::test::group_test {
 
 class GroupTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, GroupTest, testing::ValuesIn(all_settings()), [](const auto& setting) {
-  return setting.param.name + "Np" + std::to_string(setting.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(, GroupTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 /// Members of several types and sizes, some of them empty.
 std::vector<Tensor> make_members() {

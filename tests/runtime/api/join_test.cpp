@@ -30,9 +30,7 @@ using namespace joins;
 
 class JoinTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, JoinTest, testing::ValuesIn(all_settings()), [](const auto& setting) {
-  return setting.param.name + "Np" + std::to_string(setting.param.size);
-});
+INSTANTIATE_TEST_SUITE_P(, JoinTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 /// Rank r of the set runs `steps(r)` rounds, then joins. The values of `steps` differ, and the rank
 /// with the most rounds joins last.

@@ -29,10 +29,7 @@ using Ranks = std::vector<int>;
 
 class ProcessSetTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, ProcessSetTest, testing::ValuesIn(all_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, ProcessSetTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 std::vector<Ranks> some_sets(int size) {
   Ranks all;

@@ -22,10 +22,7 @@ constexpr std::int64_t kRowElements = 3;
 
 class ReduceScatterTest : public EveryWorldTest {};
 
-INSTANTIATE_TEST_SUITE_P(, ReduceScatterTest, testing::ValuesIn(all_settings()),
-                         [](const auto& setting) {
-                           return setting.param.name + "Np" + std::to_string(setting.param.size);
-                         });
+INSTANTIATE_TEST_SUITE_P(, ReduceScatterTest, testing::ValuesIn(all_settings()), name_of_setting);
 
 /// The rows of `rank`, computed independently of the library.
 struct Share {

@@ -23,7 +23,7 @@ namespace kolo::test::shared_collectives_error_test {
 class SharedCollectivesErrorTest : public SharedBuffersTest {};
 
 INSTANTIATE_TEST_SUITE_P(, SharedCollectivesErrorTest, testing::ValuesIn(shared_buffer_settings()),
-                         name_shared_buffer_setting);
+                         name_of_setting);
 
 /// A call that is wrong, or differs, on the last rank.
 struct Case {

@@ -99,34 +99,6 @@ TEST(NegotiationTest, InvalidRequest_PrecedesMismatchAndTimeout) {
   EXPECT_TRUE(verdict.blocked.empty());
 }
 
-TEST(NegotiationTest, Timeout_NamesTheMissingRanks) {
-  RequestTable table;
-  table.add(0, make("a", 2));
-  Report report;
-  report.items = {known(0, {1}, {1})};
-  report.joined_ranks = {3};
-  const Verdict verdict = Judge({}, kSet).decide(report, table);
-  ASSERT_EQ(verdict.errors.size(), 1u);
-  EXPECT_EQ(verdict.errors[0].failure.kind, ErrorKind::Timeout);
-  for (const char* part : {"allreduce 'a'", "passed on rank 2", "ranks 0 and 4 had not"}) {
-    EXPECT_NE(verdict.errors[0].failure.text.find(part), std::string::npos)
-        << part << " in: " << verdict.errors[0].failure.text;
-  }
-}
-
-TEST(NegotiationTest, Stall_NamesWaitingAndMissingRanks) {
-  RequestTable table;
-  table.add(0, make("a", 2));
-  table.add(1, make("b", 2));
-  Report report;
-  report.items = {known(0, {1, 2}), known(1, {0})};
-  report.items[0].stalled = true;
-  const Verdict verdict = Judge({}, kSet).decide(report, table);
-  ASSERT_EQ(verdict.stalls.size(), 1u);
-  EXPECT_EQ(verdict.stalls[0], (Verdict::Stall{"a", {1, 2}, {0, 3}}));
-  EXPECT_EQ(verdict.blocked, (std::vector<std::string>{"a", "b"}));
-}
-
 TEST(NegotiationTest, FullTable_EvictsTheOldestIdleRequests) {
   RequestTable table;
   for (int bit = 0; bit < 4; ++bit) table.add(bit, make("old" + std::to_string(bit), 1));
