@@ -12,13 +12,14 @@
 #include <torch/torch.h>
 
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/grad_scaler.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/random.hpp"
 #include "torch/models.hpp"
 
 /// Training loops of random steps: skipped batches, dropped gradients, passes, counts, frozen
-/// layers, moved groups, clipping, rates, resets of state, errors caught, evaluation between. A
-/// loop depends only on its seed; Reference runs it in one process over the whole batch.
+/// layers, moved groups, clipping, loss scales, rates, resets of state, errors caught, evaluation
+/// between. A loop depends only on its seed; Reference runs it in one process over the whole batch.
 namespace kolo::test::random_training {
 
 inline constexpr int kSteps = 300;
@@ -91,6 +92,7 @@ struct Step {
 struct Program {
   bool changes_wrapped = false;  // optimizer: rates and groups; otherwise the wrapper
   bool has_two_passes = false;   // backward_passes_per_step; otherwise the program uses no_sync()
+  bool scales = false;           // losses; layer 0 then keeps its gradient: a step needs one
   std::vector<Step> steps;
 };
 
@@ -99,6 +101,7 @@ inline Program random_program(std::uint64_t seed, int ranks, bool uses_alike) {
   Program program;
   program.has_two_passes = seed % 2 == 0;
   program.changes_wrapped = seed % 3 == 0;
+  program.scales = seed / 2 % 2 == 1;
   for (int i = 0; i < kSteps; ++i) {
     Step step;
     step.kind = random.one_in(8) ? Kind::Skip : random.one_in(12) ? Kind::Fail : Kind::Train;
@@ -123,7 +126,7 @@ inline Program random_program(std::uint64_t seed, int ranks, bool uses_alike) {
     }
     if (step.kind == Kind::Fail) step.failing = 0;
     if (random.one_in(4)) {
-      step.dropped = random.between(0, kLayers - 1);
+      step.dropped = random.between(program.scales ? 1 : 0, kLayers - 1);
       bool is_used_by_all = true;
       for (int rank = 0; rank < ranks; ++rank) {
         const auto r = static_cast<std::size_t>(rank);
@@ -267,7 +270,8 @@ class Distributed : Loop {
         rank_(runtime.rank()),
         uses_alike_(uses_alike),
         inner_(make_optimizer(seed, net_)),
-        optimizer_(*inner_, net_, options(shard, seed)) {}
+        optimizer_(*inner_, net_, options(shard, seed)),
+        scaler_({.enabled = program.scales}) {}
 
   void run(const std::vector<Snapshot>& expected) {
     for (int i = 0; i < kSteps; ++i) {
@@ -308,7 +312,7 @@ class Distributed : Loop {
     options.bucket_bytes = 400;
     const bool has_two_passes = seed % 2 == 0;
     if (has_two_passes) options.backward_passes_per_step = 2;
-    if (has_two_passes && shard == Shard::Gradients) options.accumulation = Accumulation::Reduced;
+    if (has_two_passes && shard >= Shard::Gradients) options.accumulation = Accumulation::Reduced;
     return options;
   }
 
@@ -328,18 +332,19 @@ class Distributed : Loop {
     }
     if (step.kind == Kind::Skip) return zero(step);
     change_gradients(step);
-    optimizer_.step();
+    EXPECT_TRUE(scaler_.step(optimizer_));
+    scaler_.update();
     zero(step);
   }
 
   void pass(const Step& step, int number, int pass) {
     const auto rank = static_cast<std::size_t>(rank_);
     const std::int64_t rows = step.rows[rank][static_cast<std::size_t>(pass)];
-    if (rows == 0 && !uses_alike_) return optimizer_.backward({}, 0);
+    if (rows == 0 && !uses_alike_) return optimizer_.backward(scaler_.scale({}), 0);
     const at::Tensor loss = net_.loss(rows_of(number, rank_, pass, std::max<std::int64_t>(rows, 1)),
                                       step.used[rank], step.failing);
-    if (step.has_counts) return optimizer_.backward(loss, rows);
-    (loss / (rows * step.passes)).backward();
+    if (step.has_counts) return optimizer_.backward(scaler_.scale(loss), rows);
+    scaler_.scale(loss / (rows * step.passes)).backward();
   }
 
   void change_gradients(const Step& step) {
@@ -349,6 +354,7 @@ class Distributed : Loop {
       }
     };
     if (step.dropped >= 0 && step.dropping == Dropping::BeforeReduction) drop();
+    scaler_.unscale_(optimizer_);
     if (step.dropped >= 0 && step.dropping == Dropping::AfterReduction) {
       optimizer_.synchronize();
       drop();
@@ -376,6 +382,7 @@ class Distributed : Loop {
   const bool uses_alike_;
   std::unique_ptr<torch::optim::Optimizer> inner_;
   DistributedOptimizer optimizer_;
+  GradScaler scaler_;
 };
 
 /// A loop, and how it goes in one process. `uses_alike`: all ranks must use the same layers.

@@ -100,7 +100,6 @@ if(TARGET kolo)
       torch/optimizer/random_copy_test.cpp
       torch/optimizer/rank_comparison_test.cpp
       torch/optimizer/replica_check_test.cpp
-      torch/optimizer/training_grid_test.cpp
     LIBRARIES kolo_extras)
   if(NOT LibTorch_torch_cuda_LIBRARY)
     # Replaces LibTorch's CUDA library on the fake GPUs; only CUDA's headers are needed.
