@@ -1,31 +1,16 @@
-// Algorithms chosen by name, and the process's Runtime, over the MPI that the test program started.
+// The process's Runtime, and several at once, over the MPI that the test program started.
 #include <thread>
 
 #include <gtest/gtest.h>
 #include <mpi.h>
 
-#include "kolo/algorithm.hpp"
 #include "kolo/mpi.hpp"
 #include "kolo/runtime.hpp"
 #include "mpi/runtime_variants.hpp"
-#include "ops/registry.hpp"
 #include "runtime/values.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 
 namespace kolo::test::runtime_over_mpi_test {
-
-TEST(RuntimeOverMpiTest, EveryAllReduceAlgorithmGivesTheSameSums) {
-  const ops::Registry registry;
-  for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective != Collective::AllReduce) continue;
-    SCOPED_TRACE(algorithm.name);
-    Config config = config_of_ranks();
-    config.algorithm = "allreduce:" + std::string(algorithm.name);
-    Runtime runtime({.config = config});
-    expect_sum_works(runtime, "short", 3);
-    expect_sum_works(runtime, "long", 50001);
-  }
-}
 
 TEST(RuntimeOverMpiTest, TheProcessMayOwnIt) {
   for (int round = 0; round < 2; ++round) {

@@ -68,7 +68,6 @@ if(TARGET kolo)
       torch/sharding/sharded_training_test.cpp
       torch/sharding/sharded_traps_test.cpp
       torch/sharding/unit_policy_test.cpp
-      torch/tensors/activation_checkpoint_errors_test.cpp
       torch/tensors/activation_checkpoint_test.cpp
       torch/tensors/autocast_test.cpp
       torch/tensors/autograd_test.cpp
@@ -77,7 +76,6 @@ if(TARGET kolo)
       torch/tensors/deferred_test.cpp
       torch/tensors/model_dtype_test.cpp
       torch/tensors/parameter_sync_test.cpp
-      torch/tensors/reductions_async_test.cpp
       torch/tensors/reductions_test.cpp
       torch/tensors/rows_test.cpp
       torch/tensors/shared_tensor_test.cpp
@@ -94,7 +92,6 @@ if(TARGET kolo)
     SOURCES
       torch/optimizer/ended_runtime_test.cpp
       torch/optimizer/local_steps_test.cpp
-      torch/optimizer/loss_normalization_misuse_test.cpp
       torch/optimizer/loss_normalization_test.cpp
       torch/optimizer/owned_optimizer_test.cpp
       torch/optimizer/random_copy_test.cpp

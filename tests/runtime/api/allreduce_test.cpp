@@ -141,25 +141,4 @@ TEST(AllReduceExactTest, AverageOfEqualIntegersIsThatInteger) {
   }
 }
 
-TEST(AllReduceAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
-  const ops::Registry registry;
-  for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective != Collective::AllReduce) continue;
-    for (const bool shared_memory : {true, false}) {
-      Setting setting{.size = 3};
-      setting.config.algorithm = "allreduce:" + std::string(algorithm.name);
-      setting.config.shared_memory = shared_memory;
-      SCOPED_TRACE(algorithm.name);
-      run_runtimes(setting, [&](Runtime& runtime) {
-        expect_sum_works(runtime, "short", 3);
-        expect_sum_works(runtime, "long", 50001);
-        Tensor average(2, DType::Int8);
-        average.fill([&](std::size_t i) { return 100 + static_cast<double>(i) + runtime.rank(); });
-        allreduce(average.view(), average.view(), {.op = ReduceOp::Average});
-        average.expect([](std::size_t i) { return 101 + static_cast<double>(i); }, "average");
-      });
-    }
-  }
-}
-
 }  // namespace kolo::test::allreduce_test

@@ -151,26 +151,6 @@ TEST(ReduceScatterExactTest, AverageOfEqualIntegersIsThatInteger) {
   });
 }
 
-TEST(ReduceScatterAlgorithmsTest, ThePreferredOneGivesTheSameSums) {
-  const ops::Registry registry;
-  for (const Algorithm& algorithm : registry.algorithms()) {
-    if (algorithm.collective != Collective::ReduceScatter) continue;
-    SCOPED_TRACE(algorithm.name);
-    for (const bool shared_memory : {true, false}) {
-      Setting setting{.size = 3};
-      setting.config.algorithm = "reduce_scatter:" + std::string(algorithm.name);
-      setting.config.shared_memory = shared_memory;
-      run_runtimes(setting, [&](Runtime& runtime) {
-        ProcessSet& world = runtime.world();
-        for (const std::int64_t rows : {2, 3, 7, 5001}) {
-          expect_scattered(world, DType::Float32, ReduceOp::Sum, rows, rows == 7, "x");
-          expect_scattered(world, DType::Int8, ReduceOp::Average, rows, false, "average");
-        }
-      });
-    }
-  }
-}
-
 TEST(ReduceScatterArgumentsTest, WhatCannotWorkFailsOnAllRanks) {
   run_runtimes(2, [](Runtime& runtime) {
     const Tensor scalar(DType::Float32, {});

@@ -1,17 +1,164 @@
 // The rows of the table of cases in docs/protocol.md, on two to four ranks in lockstep. The
 // simulator tests them with random timing.
-
 #include "runtime/protocol/coordinator.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "runtime/protocol/lockstep.hpp"
-
 namespace kolo::runtime::coordinator_test {
+
+/// The coordinators of a few ranks, in lockstep: headers and messages are visible to the others
+/// immediately. Tests number the uses. The names of what ran are listed one word per batch.
+class Lockstep {
+ public:
+  explicit Lockstep(int ranks, Coordinator::Options options = {})
+      : log_(static_cast<std::size_t>(ranks)), headers_(static_cast<std::size_t>(ranks)) {
+    options.set = {"world", {}};
+    for (int rank = 0; rank < ranks; ++rank) options.set.world_ranks.push_back(rank);
+    for (int rank = 0; rank < ranks; ++rank) {
+      options.rank = rank;
+      cores_.emplace_back(options);
+    }
+  }
+
+  static Request request(const std::string& name, std::int64_t rows = 1) {
+    Request made;
+    made.name = name;
+    made.tensors = {{DType::Float32, {rows}}};
+    return made;
+  }
+
+  Coordinator& operator[](int rank) { return cores_[static_cast<std::size_t>(rank)]; }
+  int size() const { return static_cast<int>(cores_.size()); }
+
+  void submit(int rank, UseId use, const std::string& name, Time deadline = kNever) {
+    (*this)[rank].submit(use, request(name), now_, deadline);
+  }
+  void wait(int rank, UseId use) { (*this)[rank].wait_for(use); }
+
+  /// Lets `time` pass, then runs every rank until none has anything left to do.
+  void advance(Time time = Time{0}) {
+    now_ += time;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < size(); ++rank) moved |= make_progress(rank);
+    }
+  }
+
+  /// Submits a use on every rank, and waits for its end.
+  void run_everywhere(UseId use, const std::string& name) {
+    for (int rank = 0; rank < size(); ++rank) {
+      submit(rank, use, name);
+      wait(rank, use);
+    }
+    advance();
+  }
+
+  std::string ran(int rank) const { return log(rank).ran; }
+  /// The kind and text of a use's error, if any.
+  std::optional<Failure> failure(int rank, UseId use) const {
+    const auto found = log(rank).failed.find(use);
+    if (found == log(rank).failed.end()) return std::nullopt;
+    return found->second;
+  }
+  std::optional<Coordinator::Joined> joined(int rank) const { return log(rank).joined; }
+  int posts(int rank) const { return log(rank).posts; }
+  /// Items in the reports that it has sent.
+  std::size_t reported(int rank) const { return log(rank).reported; }
+  bool searched_for_silent(int rank) const { return log(rank).searched_for_silent; }
+  const std::vector<Verdict::Stall>& stalls() const { return log(0).stalls; }
+  Time now() const { return now_; }
+
+ private:
+  struct Log {
+    std::string ran;
+    std::map<UseId, Failure> failed;
+    std::optional<Coordinator::Joined> joined;
+    std::vector<Verdict::Stall> stalls;
+    int posts = 0;
+    std::size_t reported = 0;
+    bool searched_for_silent = false;
+    std::deque<std::pair<int, ControlMessage>> mail;
+  };
+  const Log& log(int rank) const { return log_[static_cast<std::size_t>(rank)]; }
+
+  bool make_progress(int rank) {
+    Coordinator& core = (*this)[rank];
+    Log& log = log_[static_cast<std::size_t>(rank)];
+    bool moved = false;
+    for (; !log.mail.empty(); log.mail.pop_front(), moved = true) {
+      core.on_message(log.mail.front().first, std::move(log.mail.front().second));
+    }
+    core.on_wake_up_request(wake_up_request_);
+    moved |= carry_out(rank, core.decide(now_));
+    if (!core.awaits_headers()) return moved;
+    std::optional<Header> merged;
+    for (const auto& slots : headers_) {
+      const Header& header = slots[core.exchange() % 2];
+      if (header.exchange != core.exchange()) return moved;
+      if (merged) merged->merge(header);
+      if (!merged) merged = header;
+    }
+    core.on_headers(*merged);
+    return true;
+  }
+
+  bool carry_out(int rank, Coordinator::Actions actions) {
+    Log& log = log_[static_cast<std::size_t>(rank)];
+    for (const auto& batch : actions.run) {
+      if (!log.ran.empty()) log.ran += ' ';
+      for (const auto& item : batch.items) log.ran += item.request->name + (item.use ? "" : "*");
+    }
+    for (const auto& failed : actions.failed) log.failed[failed.use] = failed.failure;
+    if (actions.joined) log.joined = actions.joined;
+    for (const auto& stall : actions.stalls) log.stalls.push_back(stall);
+    if (actions.post) {
+      headers_[static_cast<std::size_t>(rank)][actions.post->exchange % 2] = *actions.post;
+      ++log.posts;
+    }
+    if (actions.wake_up_request)
+      wake_up_request_ = std::max(wake_up_request_, *actions.wake_up_request);
+    for (auto& [to, message] : actions.send) {
+      if (const auto* report = std::get_if<Report>(&message)) log.reported += report->items.size();
+      log_[static_cast<std::size_t>(to)].mail.emplace_back(rank, std::move(message));
+    }
+    log.searched_for_silent |= actions.find_silent;
+    return actions.post || actions.wake_up_request || !actions.send.empty() ||
+           !actions.run.empty() || !actions.failed.empty();
+  }
+
+  std::vector<Coordinator> cores_;
+  std::vector<Log> log_;
+  std::vector<std::array<Header, 2>> headers_;  // two slots per rank
+  std::uint64_t wake_up_request_ = 0;
+  Time now_{0};
+};
+
+/// Options with a patience of 5 ms; ranks count as lost after a second.
+Coordinator::Options patient() {
+  Coordinator::Options options;
+  options.patience = std::chrono::milliseconds(5);
+  options.lost_after = std::chrono::milliseconds(1000);
+  options.lost_in_shutdown_after = options.lost_after;
+  return options;
+}
+
+/// Whether there is a failure of this kind whose text contains `part`.
+bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::string& part) {
+  return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
+}
 
 using std::chrono::milliseconds;
 
@@ -229,6 +376,190 @@ TEST(CoordinatorTest, OneRank_RunsAtOnce) {
   ranks.submit(0, 1, "a");
   ranks.advance();
   EXPECT_EQ(ranks.ran(0), "a a");
+}
+
+// --- errors ---
+
+TEST(CoordinatorErrorsTest, ChangedRequest_IsAMismatchOnAllRanks) {
+  Lockstep ranks(3, patient());
+  for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");
+  ranks.submit(0, 3, "a");
+  ranks[1].submit(3, Lockstep::request("a", 9), ranks.now(), kNever);
+  ranks.advance(milliseconds(10));
+  ranks.submit(2, 3, "a");  // late: the error waits for it
+  ranks.advance(milliseconds(10));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_TRUE(has(ranks.failure(rank, 3), ErrorKind::Mismatch, "[9] on rank 1")) << rank;
+    EXPECT_EQ(ranks.failure(rank, 3), ranks.failure(0, 3));
+  }
+  ranks.run_everywhere(4, "a");
+  EXPECT_EQ(ranks.ran(2), "a a a a");
+}
+
+TEST(CoordinatorErrorsTest, TwoKnownRequestsOfOneName_AreAMismatch) {
+  Lockstep ranks(2, patient());
+  ranks.run_everywhere(0, "a");
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks[rank].submit(1, Lockstep::request("a", 9), ranks.now(), kNever);
+  }
+  ranks.advance(milliseconds(10));
+  ranks.submit(0, 2, "a");
+  ranks[1].submit(2, Lockstep::request("a", 9), ranks.now(), kNever);
+  ranks.advance(milliseconds(10));
+  ranks.advance(milliseconds(10));
+  EXPECT_TRUE(has(ranks.failure(0, 2), ErrorKind::Mismatch, "'a'"));
+  EXPECT_EQ(ranks.failure(0, 2), ranks.failure(1, 2));
+  EXPECT_EQ(ranks.ran(0), "a a");
+}
+
+// Rank 0 has the predicted request, so it posts without waking rank 1, which has announced its own
+// request: only the patience of rank 0 resolves this (rule 4).
+TEST(CoordinatorErrorsTest, PredictedRequestAgainstAnAnnouncedOne_IsAMismatch) {
+  Lockstep ranks(2, patient());
+  const Request other = Lockstep::request("a", 9);
+  for (int rank = 0; rank < 2; ++rank) ranks[rank].submit(0, other, ranks.now(), kNever);
+  ranks.advance(milliseconds(10));
+  for (UseId use = 1; use < 6; ++use) ranks.run_everywhere(use, "a");
+  ranks[1].submit(6, other, ranks.now(), kNever);
+  ranks.advance(milliseconds(10));
+  EXPECT_EQ(ranks.failure(1, 6), std::nullopt);
+  ranks.submit(0, 6, "a");
+  ranks.advance();
+  ranks.advance(milliseconds(10));
+  EXPECT_TRUE(has(ranks.failure(0, 6), ErrorKind::Mismatch, "'a'"));
+  EXPECT_EQ(ranks.failure(0, 6), ranks.failure(1, 6));
+}
+
+TEST(CoordinatorErrorsTest, Deadline_EndsOneUseOnAllRanks) {
+  Lockstep ranks(3, patient());
+  ranks.run_everywhere(0, "a");
+  ranks.submit(1, 1, "a", ranks.now() + milliseconds(50));
+  ranks.advance(milliseconds(40));
+  EXPECT_FALSE(ranks.failure(1, 1));
+  ranks.advance(milliseconds(10));
+  EXPECT_TRUE(has(ranks.failure(1, 1), ErrorKind::Timeout,
+                  "passed on rank 1 while ranks 0 and 2 had not submitted it"));
+  ranks.submit(0, 1, "a");
+  ranks.submit(2, 1, "a");
+  ranks.advance();
+  EXPECT_EQ(ranks.failure(0, 1), ranks.failure(1, 1));
+  EXPECT_EQ(ranks.failure(2, 1), ranks.failure(1, 1));
+  ranks.run_everywhere(2, "a");
+  EXPECT_EQ(ranks.ran(0), "a a");
+}
+
+TEST(CoordinatorErrorsTest, InvalidRequestOfOneRank_EndsTheUseOnAllRanks) {
+  Lockstep ranks(3, patient());
+  ranks.run_everywhere(0, "a");
+  for (UseId use = 1; use < 3; ++use) {
+    Request broken = Lockstep::request("a", 5);
+    broken.invalid_reason = "it has no memory";
+    ranks[1].submit(use, broken, ranks.now(), kNever);
+    if (use == 1) ranks.submit(0, use, "a");
+    ranks.advance();
+    if (use == 2) ranks.submit(0, use, "a");
+    ranks.submit(2, use, "a");
+    ranks.advance();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_TRUE(has(ranks.failure(rank, use), ErrorKind::InvalidArgument,
+                      "on process set world: rank 1: it has no memory"));
+    }
+  }
+  ranks.run_everywhere(3, "a");
+  EXPECT_EQ(ranks.ran(1), "a a");
+}
+
+TEST(CoordinatorErrorsTest, Join_DropsDeferredErrors) {
+  Lockstep ranks(2, patient());
+  ranks.submit(0, 0, "a", milliseconds(5));
+  ranks.advance(milliseconds(5));
+  ASSERT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "rank 1 had not"));
+  ranks[1].join(0);
+  ranks[0].join(1);
+  ranks.advance();
+  ranks.run_everywhere(2, "a");
+  EXPECT_EQ(ranks.ran(1), "a");
+}
+
+TEST(CoordinatorErrorsTest, Shutdown_EndsWhatTheOthersWaitFor) {
+  Lockstep ranks(3, patient());
+  ranks.submit(0, 0, "a");
+  ranks[2].shut_down();
+  ranks.advance();
+  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Shutdown, "rank 2 shut"));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks[rank].is_closed());
+  ranks.submit(1, 0, "a");
+  ranks.advance();
+  EXPECT_TRUE(has(ranks.failure(1, 0), ErrorKind::Shutdown, "rank 2 shut"));
+}
+
+TEST(CoordinatorErrorsTest, Loss_EndsEverythingAndNothingIsPostedAfterIt) {
+  Lockstep ranks(2, patient());
+  ranks.submit(0, 0, "a");
+  ranks.advance();
+  ranks[0].on_lost(1, "died: its process has ended");
+  const int posts = ranks.posts(0);
+  ranks.advance();
+  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::PeerLost, "rank 1 died"));
+  ranks.submit(0, 1, "b");
+  ranks.advance(milliseconds(10));
+  EXPECT_TRUE(has(ranks.failure(0, 1), ErrorKind::PeerLost, "'b'"));
+  EXPECT_EQ(ranks.posts(0), posts);
+}
+
+TEST(CoordinatorErrorsTest, SilentRankAfterADeadline_IsLookedFor) {
+  Coordinator::Options options = patient();
+  options.set = {"world", {0, 1}};
+  Coordinator alone(options);  // the other rank never posts
+  alone.submit(0, Lockstep::request("a"), Time{0}, milliseconds(50));
+  alone.decide(Time{0});
+  alone.decide(milliseconds(50));
+  EXPECT_EQ(alone.next_time(), milliseconds(1050));
+  EXPECT_FALSE(alone.decide(milliseconds(1049)).find_silent);
+  EXPECT_TRUE(alone.decide(milliseconds(1050)).find_silent);
+}
+
+TEST(CoordinatorErrorsTest, SilentRankDuringAShutdown_IsLookedForAfterATimeOfItsOwn) {
+  Coordinator::Options options = patient();
+  options.set = {"world", {0, 1}};
+  options.lost_in_shutdown_after = milliseconds(3000);
+  Coordinator alone(options);  // the other rank never posts
+  alone.submit(0, Lockstep::request("a"), Time{0}, milliseconds(2500));
+  alone.shut_down();
+  alone.decide(Time{0});
+  alone.decide(milliseconds(2500));
+  EXPECT_EQ(alone.next_time(), milliseconds(3000)) << "also past a deadline";
+  EXPECT_FALSE(alone.decide(milliseconds(2999)).find_silent);
+  EXPECT_TRUE(alone.decide(milliseconds(3000)).find_silent);
+}
+
+TEST(CoordinatorErrorsTest, Stall_IsReportedOnceWithTheMissingRanks) {
+  Coordinator::Options options = patient();
+  options.stall_warn = milliseconds(100);
+  Lockstep ranks(3, options);
+  ranks.submit(0, 0, "a");
+  ranks.submit(2, 0, "a");
+  ranks.advance(milliseconds(99));
+  EXPECT_TRUE(ranks.stalls().empty());
+  ranks.advance(milliseconds(1));
+  ASSERT_EQ(ranks.stalls().size(), 1u);
+  EXPECT_EQ(ranks.stalls()[0], (Verdict::Stall{"a", {0, 2}, {1}}));
+  for (int i = 0; i < 10; ++i) ranks.advance(milliseconds(100));
+  EXPECT_EQ(ranks.stalls().size(), 1u);
+  ranks.submit(1, 0, "a");
+  ranks.advance(milliseconds(10));
+  EXPECT_EQ(ranks.ran(1), "a");
+}
+
+TEST(CoordinatorErrorsTest, StallReportsSwitchedOff_NothingIsReported) {
+  for (const Time off : {Time{0}, kNever}) {
+    Coordinator::Options options = patient();
+    options.stall_warn = off;
+    Lockstep ranks(2, options);
+    ranks.submit(0, 0, "a");
+    for (int day = 0; day < 10; ++day) ranks.advance(std::chrono::hours(24));
+    EXPECT_TRUE(ranks.stalls().empty());
+  }
 }
 
 }  // namespace kolo::runtime::coordinator_test

@@ -87,39 +87,20 @@ InitOptions patient() {
   return options;
 }
 
-/// Trains a trunk with one of two heads per step.
-struct TwoHeads {
-  explicit TwoHeads(Runtime& runtime) {
-    DistributedOptimizer::Options options;
-    options.bucket_bytes = 64;  // about one bucket per parameter
-    options.process_set = &runtime.world();
-    std::vector<at::Tensor> parameters = trunk->parameters();
-    for (const at::Tensor& parameter : first->parameters()) parameters.push_back(parameter);
-    for (const at::Tensor& parameter : second->parameters()) parameters.push_back(parameter);
-    inner = std::make_unique<torch::optim::SGD>(parameters, 1e-3);
-    optimizer.emplace(*inner, DistributedOptimizer::NamedParameters{}, options);
-  }
-
-  void step(int number, int rank, bool with_second) {
-    optimizer->zero_grad();
-    const at::Tensor features =
-        trunk->forward(batch_rows(number, rank, 4, kWidth, torch::kFloat32));
-    (with_second ? second : first)->forward(features).square().sum().backward();
-    optimizer->step();
-  }
-
-  torch::nn::Sequential trunk = make_mlp(torch::kFloat32);
-  torch::nn::Sequential first{torch::nn::Linear(3, 5), torch::nn::Linear(5, 1)};
-  torch::nn::Sequential second{torch::nn::Linear(3, 4), torch::nn::Linear(4, 1)};
-  std::unique_ptr<torch::optim::SGD> inner;
-  std::optional<DistributedOptimizer> optimizer;
-};
-
 TEST_F(OptimizerOverlapTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOneSize) {
   Runtime runtime(patient());
-  TwoHeads model(runtime);
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 1e-3);
+  DistributedOptimizer::Options options;
+  options.bucket_bytes = 64;  // about one bucket per parameter
+  options.process_set = &runtime.world();
+  DistributedOptimizer optimizer(inner, *model, options);
   const auto run = [&](int first, int steps) {
-    for (int i = first; i < first + steps; ++i) model.step(i, runtime.rank(), false);
+    for (int i = first; i < first + steps; ++i) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(i, runtime.rank(), 4, kWidth, torch::kFloat32)).backward();
+      optimizer.step();
+    }
     return runtime.world().metrics();
   };
   const ProcessSet::Metrics before = run(0, 50);
@@ -137,22 +118,6 @@ TEST_F(OptimizerOverlapTest, SteadyTraining_NeedsNoControlTrafficButHeadersOfOne
     return;
   }
   EXPECT_EQ(bytes % (bytes / exchanges), 0U) << bytes << " bytes in " << exchanges << " exchanges";
-}
-
-TEST_F(OptimizerOverlapTest, LayersThatSwitch_NeedNoControlTrafficOnceKnown) {
-  Runtime runtime(patient());
-  TwoHeads model(runtime);
-  const auto run = [&](int first, int steps) {
-    for (int i = first; i < first + steps; ++i) {
-      model.step(i, runtime.rank(), i / 10 % 2 == 1);
-    }
-    return runtime.world().metrics();
-  };
-  const ProcessSet::Metrics before = run(0, 60);
-  const ProcessSet::Metrics after = run(60, 100);
-  EXPECT_EQ(after.negotiations, before.negotiations);
-  EXPECT_TRUE(after.wake_up_requests == before.wake_up_requests || runtime.size() == 1)
-      << after.wake_up_requests - before.wake_up_requests;
 }
 
 }  // namespace kolo::test::overlap_test
