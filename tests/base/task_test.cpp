@@ -114,14 +114,6 @@ std::string error_of(Task& task) {
   return "no error";
 }
 
-TEST(TaskTest, Exception_ReachesThePoll) {
-  Gate gate{.is_open = true};
-  Task direct = fail_behind(gate, "at once");
-  EXPECT_EQ(error_of(direct), "at once");
-  Task nested = pass_on(gate);
-  EXPECT_EQ(error_of(nested), "deep down");
-}
-
 TEST(TaskTest, ExceptionAfterAWait_ReachesThePoll) {
   Gate gate;
   Task task = pass_on(gate);
