@@ -106,8 +106,8 @@ class Runtime::Parts {
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
 
-  /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and making it
-  /// fails on this rank alone, the others learn of it as of a loss: they count on the set.
+  /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and making
+  /// it fails on this rank alone, the others learn of it as of a loss: they count on the set.
   ProcessSet& add_set(int number, const std::vector<int>& ranks, Matching matching) {
     const std::shared_ptr<runtime::Lane> world = world_lane();
     std::shared_ptr<runtime::Lane> lane;

@@ -91,7 +91,6 @@ TEST_F(AcceleratorBatchesTest, Weights_SayHowOftenSamplesAreDrawn) {
   }
 }
 
-/// In the last batch, of 2 samples, two of four ranks have none.
 /// The data of a sample are two random numbers.
 class NoisyNumbers : public torch::data::datasets::Dataset<NoisyNumbers> {
  public:
@@ -140,21 +139,6 @@ TEST_F(AcceleratorBatchesTest, Lengths_GroupSamplesAndAreDealtOutInTurns) {
   }
   auto held_out = accelerator_.batches(numbers(22), {.batch_size = 5, .lengths = all});
   expect_equal(seen_in(held_out), to_tensor(extras::grouped(all, 5, false).of(0, 0)));
-}
-
-TEST_F(AcceleratorBatchesTest, SharesOfABatch_HaveAboutEqualLengths) {
-  const Samples all = lengths(24);
-  auto batches =
-      accelerator_.prepare(model_, sgd_, numbers(24), {.batch_size = 12, .lengths = all});
-  const at::Tensor length_of = to_tensor(all);
-  for (auto& batch : batches) {
-    const at::Tensor own = length_of.index_select(0, batch.target);
-    const at::Tensor totals = allgather(own.sum().view({1}));
-    const at::Tensor whole = accelerator_.gather_for_metrics(own);
-    EXPECT_EQ(whole.size(0), 12);
-    EXPECT_LE((totals.max() - totals.min()).item<std::int64_t>(),
-              (whole.max() - whole.min()).item<std::int64_t>());
-  }
 }
 
 /// Steps of 5, 5, 5, 5 and 2 samples, however they are divided among ranks.

@@ -22,8 +22,8 @@ constexpr int kSteps = 16;
 constexpr std::int64_t kBatch = 24;  // divisible by 1, 2, 3 and 4
 constexpr std::int64_t kWidth = 9;
 
-/// How ranks are connected changes nothing of an update: a variant has one optimizer with a tensor of
-/// state, one with three, and one with state from the start.
+/// How ranks are connected changes nothing of an update: a variant has one optimizer with a tensor
+/// of state, one with three, and one with state from the start.
 std::vector<OptimizerCase> cases() {
   using namespace torch::optim;
   std::vector<OptimizerCase> all{
