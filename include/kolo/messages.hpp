@@ -20,7 +20,8 @@
 /// Messages are independent of collectives, of other process sets, and of one another but for that
 /// order: a send or a receive that waits delays nothing else. Short ones (2 KiB) are copied, so
 /// that their send ends at once; long ones move from memory to memory once the receiver has posted
-/// its receive.
+/// its receive. A long message whose send ends with a TimeoutError was not sent: a receive that had
+/// just taken it takes the next, or ends with a TimeoutError if a later receive has that.
 ///
 /// Errors at the call, on this rank alone: InvalidArgument for a tensor on a GPU, and for a rank
 /// that is no member; ShutdownError after the Runtime has ended. Errors from the handle or the

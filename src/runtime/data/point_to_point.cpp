@@ -28,6 +28,10 @@ PointToPoint::PointToPoint(const DataPath& path, std::unique_ptr<Communicator> c
 
 /// MPI may still read what nobody has received.
 PointToPoint::~PointToPoint() {
+  try {
+    forget_sent();
+  } catch (const BackendError&) {  // the rest leaks
+  }
   for (Packet& packet : outgoing_) leak_intentionally(std::move(packet.bytes));
 }
 
@@ -36,16 +40,7 @@ PointToPoint::~PointToPoint() {
 /// A posted receive, until it is matched or its task ends.
 class PointToPoint::PostedHere {
  public:
-  PostedHere(PointToPoint& all, Posted& posted) : all_(all), posted_(posted) {
-    const auto found = std::ranges::find_if(
-        all.unexpected_, [&](const Arrival& arrival) { return is_match(posted, arrival); });
-    if (found == all.unexpected_.end()) {
-      all.posted_.push_back(&posted);
-    } else {
-      all.match(posted, std::move(*found));
-      all.unexpected_.erase(found);
-    }
-  }
+  PostedHere(PointToPoint& all, Posted& posted) : all_(all), posted_(posted) { all.post(posted); }
   PostedHere(const PostedHere&) = delete;  // others refer to the receive
   PostedHere& operator=(const PostedHere&) = delete;
   ~PostedHere() {
@@ -85,6 +80,7 @@ struct PointToPoint::Matched {
   bool ready() {
     all.serve();
     if (posted.match) return true;
+    all.fail_if_overtaken(posted);
     const MessageMatch& message = posted.operation.message;
     all.fail_if_over(posted.operation,
                      "no message with tag " + std::to_string(message.tag) + " from " +
@@ -117,7 +113,7 @@ struct PointToPoint::Received {
 
   bool ready() {
     all.serve();
-    if (posted.is_gone) return true;
+    if (posted.gone) return true;
     while (!transfers.empty() && transfers.back().ready()) transfers.pop_back();
     return transfers.empty();
   }
@@ -164,41 +160,42 @@ Task PointToPoint::send(std::shared_ptr<Operation> operation) {
 Task PointToPoint::receive(std::shared_ptr<Operation> operation) {
   const TensorType& type = operation->request.tensors.front();
   const std::span<std::byte> data(operation->tensors.front().output, type.size_bytes());
+  Posted posted{*operation, ++receives_};
+  const PostedHere here(*this, posted);
   for (;;) {
-    Posted posted{*operation};
-    const PostedHere here(*this, posted);
     co_await Matched{*this, posted};
+    posted.gone.reset();
     operation->started = Operation::Clock::now();
-    const Arrival& match = *posted.match;
-    const Header& theirs = match.header;
+    const int sender = posted.match->sender;
+    const Header theirs = posted.match->header;
     const bool is_offer = theirs.kind == Kind::Offer;
     if (theirs.bytes != data.size() || theirs.dtype != static_cast<std::uint64_t>(type.dtype)) {
       const Header own{.kind = Kind::Refuse,
                        .id = theirs.id,
                        .bytes = data.size(),
                        .dtype = static_cast<std::uint64_t>(type.dtype)};
-      if (is_offer) tell(match.sender, own);
+      if (is_offer) tell(sender, own);
       throw AgreedFailure{{ErrorKind::Mismatch,
                            about(*operation) + "it receives " + text_of_size(own.bytes, own.dtype) +
-                               ", " + rank_text(match.sender) + " sends " +
+                               ", " + rank_text(sender) + " sends " +
                                text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
                                std::to_string(theirs.tag) + ". Send and receive the same."}};
     }
     if (is_offer) {
       std::optional<int> tag;
-      while (!(tag = free_data_tag(match.sender))) co_await yield();
-      const auto in_use = std::pair(match.sender, *tag);
+      while (!(tag = free_data_tag(sender))) co_await yield();
+      const auto in_use = std::pair(sender, *tag);
       data_tags_.insert(in_use);
-      std::vector<Transfer> transfers = receive_data(data, match.sender, *tag);
-      tell(match.sender, {.kind = Kind::Clear, .id = theirs.id, .tag = *tag});
+      std::vector<Transfer> transfers = receive_data(data, sender, *tag);
+      tell(sender, {.kind = Kind::Clear, .id = theirs.id, .tag = *tag});
       co_await Received{*this, posted, transfers};
       data_tags_.erase(in_use);
-      if (posted.is_gone) continue;  // wait for another
+      if (posted.gone) continue;  // wait for another
     } else if (!data.empty()) {
-      std::memcpy(data.data(), match.data.data(), data.size());
+      std::memcpy(data.data(), posted.match->data.data(), data.size());
     }
     if (operation->message.sender != nullptr) {
-      *operation->message.sender = path_.world_rank(match.sender);
+      *operation->message.sender = path_.world_rank(sender);
     }
     co_return;
   }
@@ -226,12 +223,16 @@ std::optional<int> PointToPoint::free_data_tag(int sender) const {
 
 void PointToPoint::tell(int rank, const Header& header, std::span<const std::byte> data) {
   static_assert(std::is_trivially_copyable_v<Header>);
-  std::erase_if(outgoing_, [](Packet& packet) { return packet.transfer.ready(); });
+  forget_sent();
   Packet& packet = outgoing_.emplace_back();
   packet.bytes.resize(sizeof(Header) + data.size());
   std::memcpy(packet.bytes.data(), &header, sizeof(Header));
   if (!data.empty()) std::memcpy(packet.bytes.data() + sizeof(Header), data.data(), data.size());
   packet.transfer = communicator_->send(packet.bytes, rank, kHeaderTag);
+}
+
+void PointToPoint::forget_sent() {
+  std::erase_if(outgoing_, [](Packet& packet) { return packet.transfer.ready(); });
 }
 
 void PointToPoint::serve() {
@@ -300,13 +301,35 @@ void PointToPoint::take(Arrival arrival) {
                offer.header.id == header.id;
       });
       const auto found = offers_matched_.find(id_of(arrival));
-      if (found != offers_matched_.end()) found->second->is_gone = true;
+      if (found == offers_matched_.end()) break;
+      Posted& posted = *found->second;
+      offers_matched_.erase(found);
+      posted.match.reset();
+      posted.gone = arrival.sender;
+      if (!posted.is_overtaken) post(posted);
       break;
     }
   }
 }
 
+/// Where it was, if it was posted before: those that were posted later come later.
+void PointToPoint::post(Posted& posted) {
+  const auto found = std::ranges::find_if(
+      unexpected_, [&](const Arrival& arrival) { return is_match(posted, arrival); });
+  if (found != unexpected_.end()) {
+    match(posted, std::move(*found));
+    unexpected_.erase(found);
+    return;
+  }
+  const auto place = [](const Posted* other) { return other->place; };
+  posted_.insert(std::ranges::upper_bound(posted_, posted.place, {}, place), &posted);
+}
+
 void PointToPoint::match(Posted& posted, Arrival arrival) {
+  for (const auto& [offer, other] : offers_matched_) {
+    other->is_overtaken |= offer.first == arrival.sender && other->place < posted.place &&
+                           other->match->header.tag == arrival.header.tag;
+  }
   if (arrival.header.kind == Kind::Offer) offers_matched_[id_of(arrival)] = &posted;
   posted.match = std::move(arrival);
 }
@@ -331,6 +354,16 @@ void PointToPoint::fail_if_over(const Operation& operation, const std::string& w
       {ErrorKind::Timeout, about(operation) + what +
                                " in time. Call the other side as well, or raise the timeout "
                                "(KOLO_TIMEOUT, MessageOptions::timeout)."}};
+}
+
+/// The next message is for a receive that was posted later, and has it already.
+void PointToPoint::fail_if_overtaken(const Posted& posted) const {
+  if (!posted.gone || !posted.is_overtaken) return;
+  throw AgreedFailure{{ErrorKind::Timeout,
+                       about(posted.operation) + rank_text(*posted.gone) +
+                           " gave up the message that it takes, after a later receive had taken "
+                           "the next. Raise the timeout of the send (KOLO_TIMEOUT, "
+                           "MessageOptions::timeout)."}};
 }
 
 std::string PointToPoint::about(const Operation& operation) const {

@@ -67,8 +67,10 @@ class PointToPoint {
   /// A receive that the program has posted.
   struct Posted {
     const Operation& operation;
+    std::uint64_t place;  // among all receives, in the order of the calls
     std::optional<Arrival> match{};
-    bool is_gone = false;  // the match is an offer that its sender has given up
+    std::optional<int> gone{};  // the sender of a match that was an offer, and is given up
+    bool is_overtaken = false;  // a later receive has matched what the sender has sent since
   };
   /// The answer to an offer of this rank.
   using Answer = std::optional<Header>;
@@ -84,9 +86,11 @@ class PointToPoint {
   struct Received;
 
   void tell(int rank, const Header& header, std::span<const std::byte> data = {});
+  void forget_sent();
   void serve();
   std::optional<Arrival> take_next();
   void take(Arrival arrival);
+  void post(Posted& posted);
   void match(Posted& posted, Arrival arrival);
   static OfferId id_of(const Arrival& arrival);
   static bool is_match(const Posted& posted, const Arrival& arrival);
@@ -94,6 +98,7 @@ class PointToPoint {
   std::vector<Transfer> receive_data(std::span<std::byte> data, int sender, int tag);
   /// Throws AgreedFailure if the deadline has passed or the set is closed; `what` has not happened.
   void fail_if_over(const Operation& operation, const std::string& what) const;
+  void fail_if_overtaken(const Posted& posted) const;
   std::string about(const Operation& operation) const;
   std::string rank_text(int rank) const;
 
@@ -103,6 +108,7 @@ class PointToPoint {
   std::optional<std::pair<int, Packet>> incoming_;  // with its sender
   std::uint64_t offers_ = 0;                        // made so far
   std::map<std::uint64_t, Answer*> offered_;        // by the offer's id, not answered
+  std::uint64_t receives_ = 0;                      // posted so far
   std::deque<Posted*> posted_;                      // not matched, in the order of the calls
   std::map<OfferId, Posted*> offers_matched_;
   std::list<Arrival> unexpected_;            // no receive matches them yet

@@ -228,6 +228,54 @@ TEST_P(MessageErrorsTest, WithoutAnotherSide_EndAtTheDeadline) {
   });
 }
 
+// A message may be given up when a receive has just taken it, and a later receive the next one.
+TEST_P(MessageErrorsTest, AMessageThatIsGivenUp_LeavesTheOthersInOrder) {
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    for (int round = 0; round < 200; ++round) {
+      Tensor flag(1);
+      if (runtime.rank() == 0) {
+        std::vector<Tensor> sent;
+        for (std::size_t i = 0; i < 3; ++i) sent.push_back(message(0, 600, i));
+        Handle first =
+            send_async(sent[0].view(), 1, {.timeout = std::chrono::microseconds(2 * round)});
+        Handle second = send_async(sent[1].view(), 1);
+        Handle third = send_async(sent[2].view(), 1);
+        double is_given_up = 0.0;
+        try {
+          first.wait();
+        } catch (const TimeoutError&) {
+          is_given_up = 1.0;
+        }
+        flag.fill([&](std::size_t) { return is_given_up; });
+        send(flag.view(), 1, {.tag = 1});
+        second.wait();
+        third.wait();
+      } else if (runtime.rank() == 1) {
+        std::vector<Tensor> received;
+        std::vector<Handle> handles;
+        for (std::size_t i = 0; i < 3; ++i) {
+          received.emplace_back(600);
+          if (i < 2) handles.push_back(receive_async(received[i].view(), 0));
+        }
+        receive(flag.view(), 0, {.tag = 1});
+        std::size_t next = flag.at(0) == 0.0 ? 0 : 1;
+        for (std::size_t i = 0; i < 3; ++i) {
+          try {
+            if (i < 2) handles[i].wait();
+            if (i == 2 && next < 3) receive(received[2].view(), 0);
+          } catch (const TimeoutError& error) {
+            expect_contains(error.what(), "gave up the message that it takes");
+            continue;
+          }
+          if (next < 3) expect_message(received[i], 0, next++);
+        }
+        ASSERT_EQ(next, 3U) << "round " << round;
+      }
+    }
+    expect_sum_works(runtime, "the set goes on");
+  });
+}
+
 TEST_P(MessageErrorsTest, OfASetThatIsClosed_EndWithIt) {
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     expect_sum_works(runtime, "all have begun");
