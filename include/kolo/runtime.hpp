@@ -123,8 +123,10 @@ class Runtime {
   ///
   /// @param ranks this rank among them
   /// @param store shared by the members; used until the call returns
-  /// @throws MismatchError, on all members, if their lists or `matching` differ
-  /// @throws TimeoutError after KOLO_TIMEOUT; whatever `store` throws
+  /// @throws MismatchError, on all members, if `matching` differs
+  /// @throws TimeoutError after KOLO_TIMEOUT, as where lists differ: members that wait for one
+  ///   another under different names. No further set of these ranks can be made then, since members
+  ///   may differ in how many they have made. Whatever `store` throws
   ProcessSet& add_process_set(std::vector<int> ranks, Store& store,
                               Matching matching = Matching::ByName);
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.

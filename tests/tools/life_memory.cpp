@@ -54,9 +54,11 @@ bool sets_are_flat(std::int64_t count) {
   std::iota(everybody.begin(), everybody.end(), 0);
   FirstSum first;
   return is_flat("process sets", count, runtime.rank(), [&] {
-    kolo::ProcessSet& set = runtime.add_process_set(everybody);
-    first.on(set);
-    runtime.remove_process_set(set);
+    for (const kolo::Matching matching : {kolo::Matching::ByName, kolo::Matching::ByOrder}) {
+      kolo::ProcessSet& set = runtime.add_process_set(everybody, matching);
+      first.on(set);
+      runtime.remove_process_set(set);
+    }
   });
 }
 

@@ -214,8 +214,10 @@ class Runtime::Parts {
         throw PeerLostError(what + "rank " + std::to_string(loss->rank) + " " + loss->how);
       }
       if (deadline.has_passed()) {
-        throw TimeoutError(what + "rank " + std::to_string(rank) + " did not set \"" + key +
-                           "\" within KOLO_TIMEOUT. Call it on all members, with one store.");
+        throw TimeoutError(
+            what + "rank " + std::to_string(rank) + " did not set \"" + key +
+            "\" within KOLO_TIMEOUT. Call it on all members, with the same ranks and one "
+            "store.");
       }
       if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
     }
@@ -333,7 +335,7 @@ void Runtime::remove_process_set(ProcessSet& set) {
       throw InvalidArgument("remove_process_set: process set " + set.name() +
                             " has been removed already");
     }
-    if (!set.lane()->loss()) barrier({.process_set = &set, .purpose = "remove_process_set"});
+    if (!set.lane()->is_lost()) barrier({.process_set = &set, .purpose = "remove_process_set"});
     parts_->remove_set(set);
     return;
   }

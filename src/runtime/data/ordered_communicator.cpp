@@ -116,8 +116,12 @@ OrderedCommunicator::~OrderedCommunicator() {
   for (Sent& sent : sent_) leak_intentionally(std::move(sent.stamp));
 }
 
-void OrderedCommunicator::begin(const Request& request) {
+void OrderedCommunicator::forget_sent() {
   while (!sent_.empty() && sent_.front().transfer.ready()) sent_.pop_front();
+}
+
+void OrderedCommunicator::begin(const Request& request) {
+  forget_sent();
   awaited_.clear();
   show(stamp_of(request, now_.sequence + 1));
 }
@@ -127,7 +131,23 @@ void OrderedCommunicator::leave() {
   last.sequence = now_.sequence + 1;
   last.kind = Stamp::Kind::Left;
   show(last);
-  for (int other = 0; other < size(); ++other) tell(other);
+  for (int other = 0; other < size(); ++other) {
+    if (std::ranges::find(sharers_, other) == sharers_.end()) tell(other);
+  }
+}
+
+void OrderedCommunicator::end() try {
+  forget_sent();
+  for (int other = 0; other < size(); ++other) {
+    if (std::ranges::find(sharers_, other) != sharers_.end()) continue;
+    Peer& from = peer(other);
+    while (other != inner_->rank() && from.buffer.kind != Stamp::Kind::Left) {
+      if (!from.transfer) from.transfer = receive_stamp(other);
+      if (!from.transfer->ready()) break;
+      from.transfer.reset();
+    }
+  }
+} catch (const BackendError&) {  // MPI keeps the rest
 }
 
 void OrderedCommunicator::give_up() {
@@ -190,7 +210,10 @@ bool OrderedCommunicator::compare() {
         break;
       }
       ++compared_[i];
-      if (other) compare(sharers_[i], *other);
+      // A rank that is behind shows what this rank may have forgotten.
+      if (other && (remembers(*other) || other->kind == Stamp::Kind::Left)) {
+        compare(sharers_[i], *other);
+      }
     }
   }
   for (int other = 0; other < size() && listens_to_all_; ++other) hear(other);
@@ -209,10 +232,7 @@ bool OrderedCommunicator::hear(int rank) {
   Peer& from = peer(rank);
   while (rank != inner_->rank() && from.heard < now_.sequence) {
     if (!from.incoming) {
-      if (!from.transfer) {
-        from.transfer =
-            inner_->receive(std::as_writable_bytes(std::span(&from.buffer, 1)), rank, kStampTag);
-      }
+      if (!from.transfer) from.transfer = receive_stamp(rank);
       if (!from.transfer->ready()) return false;
       from.transfer.reset();
       from.incoming = from.buffer;
@@ -222,6 +242,10 @@ bool OrderedCommunicator::hear(int rank) {
     compare(rank, *std::exchange(from.incoming, std::nullopt));
   }
   return true;
+}
+
+Transfer OrderedCommunicator::receive_stamp(int rank) {
+  return inner_->receive(std::as_writable_bytes(std::span(&peer(rank).buffer, 1)), rank, kStampTag);
 }
 
 /// Data of this operation are awaited from `rank`.
@@ -237,19 +261,27 @@ std::string OrderedCommunicator::own_rank() const {
   return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(inner_->rank())]);
 }
 
+bool OrderedCommunicator::remembers(const Stamp& other) const {
+  return own_[other.sequence % kRemembered].sequence == other.sequence;
+}
+
+/// A stamp that arrives when its operation is forgotten came with data that nobody awaited. A later
+/// operation would take them for its own.
 void OrderedCommunicator::compare(int rank, const Stamp& other) const {
   const auto fail = [&](ErrorKind kind, const std::string& how) {
     throw OrderBroken{kind, rank, how};
   };
   const Stamp& own = own_[other.sequence % kRemembered];
-  if (own.sequence != other.sequence || own == other) return;  // too old to be remembered; equal
+  const bool is_remembered = remembers(other);
+  if (is_remembered && own == other) return;
   const std::string place = "operation " + std::to_string(other.sequence) + " of the set";
   if (other.kind == Stamp::Kind::Left) {
-    fail(ErrorKind::Shutdown, "shut Kolo down or removed the set before it had submitted " + place +
-                                  ", " + describe(own) + " on " + own_rank());
+    fail(ErrorKind::Shutdown,
+         "shut Kolo down or removed the set before it had submitted " + place +
+             (is_remembered ? ", " + describe(own) + " on " + own_rank() : std::string()));
   }
   const std::string theirs = describe(other);
-  const std::string ours = describe(own);
+  const std::string ours = is_remembered ? describe(own) : "another operation";
   fail(ErrorKind::Mismatch,
        "submitted " + theirs + " as " + place + ", where " + own_rank() + " submitted " +
            (theirs == ours ? "one of another shape, factor, compression, placement or purpose"

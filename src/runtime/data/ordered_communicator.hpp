@@ -69,6 +69,8 @@ class OrderedCommunicator final : public Communicator {
   void begin(const Request& request);
   /// This rank runs no more operations. Tells all others.
   void leave();
+  /// All ranks have left. Receives what they have told, which MPI would keep otherwise.
+  void end();
   /// The set has ended. A rank that shares memory could otherwise end the operation later, with
   /// what this rank has left there.
   void give_up();
@@ -126,10 +128,13 @@ class OrderedCommunicator final : public Communicator {
   void abandon(std::uint64_t) noexcept override {}
 
   void show(const Stamp& stamp);
+  void forget_sent();
   void tell(int rank);
+  Transfer receive_stamp(int rank);
   void listen_to(int rank);
   bool compare();
   bool hear(int rank);
+  bool remembers(const Stamp& other) const;
   void compare(int rank, const Stamp& other) const;
   [[noreturn]] void went_on(int rank, const Stamp& other) const;
   std::string own_rank() const;

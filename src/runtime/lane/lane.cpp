@@ -569,6 +569,7 @@ void Lane::leave_when_closed() {
 void Lane::release(const std::string& why) {
   queue_.stop(why);
   progress_step(1);  // ends operations submitted since the set was closed
+  if (order_ != nullptr && !loss_) order_->end();
   serve_messages();  // the last ones
   messaging_ = nullptr;
   at_end_ = measure();
@@ -644,6 +645,12 @@ std::optional<ControlPlane::Loss> Lane::loss() {
   if (!progress_mutex_.try_lock()) return std::nullopt;
   const Lock lock(progress_mutex_, std::adopt_lock);
   return loss_;
+}
+
+bool Lane::is_lost() {
+  require_outside_step("removal");
+  const Lock lock(progress_mutex_);
+  return loss_.has_value();
 }
 
 void Lane::declare_silent_rank_lost() {

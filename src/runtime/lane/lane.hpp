@@ -233,6 +233,9 @@ class Lane {
   void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
   /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
   std::optional<ControlPlane::Loss> loss();
+  /// Whether the loss of a rank has closed the set. Waits for another thread's step. Throws
+  /// InvalidArgument inside a step of this lane.
+  bool is_lost();
   /// Whether this process created the lane. A forked child has a copy, which must do nothing.
   bool is_in_creator_process() const { return creator_.is_current(); }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -346,6 +347,44 @@ TEST_P(DisagreementTest, ARankThatLeaves_EndsWhatItHasNotSubmitted) {
   }
 }
 
+// The data of an operation in which nobody awaited them must not become those of a later one, even
+// if the rank that gets them no longer knows what it ran instead.
+TEST_P(DisagreementTest, DataThatNobodyAwaited_AreNotTakenLater) {
+  run_by_order([&](Runtime& runtime, ProcessSet& set) {
+    const auto expect_broadcast = [&](int root, double value) {
+      Tensor tensor(8);
+      tensor.fill([&](std::size_t) { return value + runtime.rank(); });
+      broadcast(tensor.view(), root, {.process_set = &set});
+      tensor.expect([&](std::size_t) { return value + root; }, std::to_string(value));
+    };
+    expect_sum_works(set, "first");
+    const std::string text = text_thrown_by<MismatchError>([&] {
+      expect_broadcast(runtime.rank() == 1 ? 1 : 0, 100.0);  // each of them only sends
+      for (int more = 1; more <= 5; ++more) expect_broadcast(size() - 1, 200.0 * more);
+      for (int more = 1; more <= 5; ++more) expect_broadcast(0, 2000.0 * more);
+      for (int more = 0; more < 3; ++more) expect_sum_works(set, "more");
+    });
+    expect_contains(text, "as operation 2 of the set, where rank");
+  });
+}
+
+// Each round, threads are elsewhere in the set's steps when it is removed.
+TEST_P(DisagreementTest, ASetThatHasEnded_IsRemoved) {
+  MemoryStore store;
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    for (int round = 0; round < 8; ++round) {
+      ProcessSet& set = runtime.add_process_set(everybody(size()), store, Matching::ByOrder);
+      const ReduceOp op = runtime.rank() == 0 ? ReduceOp::Max : ReduceOp::Sum;
+      EXPECT_THROW(
+          {
+            for (int more = 0; more < 3; ++more) sum(set, 50'000, DType::Float32, op);
+          },
+          MismatchError);
+      runtime.remove_process_set(set);
+    }
+  });
+}
+
 TEST_P(DisagreementTest, ADeadRank_IsALoss) {
   for (const int victim : {0, size() - 1}) {
     std::vector<ProcessSet*> sets(static_cast<std::size_t>(size()));
@@ -378,6 +417,34 @@ TEST_P(DisagreementTest, InvalidArguments_ThrowAtTheCallAndSubmitNothing) {
       EXPECT_THROW(static_cast<void>(join(&set)), InvalidArgument);
     }
     expect_sum_works(set, "then");
+  });
+}
+
+// A rank has left so long ago that this one, which is ahead, no longer knows what it ran then.
+TEST(OwnSetsErrorTest, ARankThatLeavesFarBehind_EndsWhatItHasNotSubmitted) {
+  Setting setting{.size = 3, .network = {.has_shared_memory = false}};
+  setting.config.timeout = 10s;
+  std::latch are_ahead(2);
+  run_runtimes(setting, [&](Runtime& runtime) {
+    ProcessSet& set = runtime.add_process_set({0, 1, 2}, Matching::ByOrder);
+    if (runtime.rank() == 1) return are_ahead.wait();
+    std::vector<Tensor> tensors;
+    std::vector<Handle> handles;
+    while (handles.size() < 9) {
+      Tensor& tensor = tensors.emplace_back(8);
+      tensor.fill([](std::size_t) { return 1.0; });
+      if (handles.size() < 8) {
+        handles.push_back(broadcast_async(tensor.view(), 0, {.process_set = &set}));
+      } else {
+        handles.push_back(allreduce_async(tensor.view(), tensor.view(), {.process_set = &set}));
+      }
+    }
+    {
+      const CountDown done(are_ahead);
+      for (std::size_t i = 0; i < 8; ++i) handles[i].wait();
+    }
+    expect_contains(text_thrown_by<ShutdownError>([&] { handles.back().wait(); }),
+                    "rank 1 shut Kolo down or removed the set before it had submitted operation 1");
   });
 }
 
