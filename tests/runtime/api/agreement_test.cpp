@@ -87,6 +87,19 @@ TEST_P(AgreementTest, MemberSet_IsTheWorldOrAnotherSetOfThisRank) {
   });
 }
 
+/// It must not meet an allgather_object() without a name on another rank.
+TEST_P(AgreementTest, CheckWithoutAName_HasOneOfItsOwn) {
+  run_runtimes(GetParam(), [](Runtime& runtime) {
+    ProcessSet& world = runtime.world();
+    const std::string own = world.next_name("check_agreement");
+    const std::string other = world.next_name("allgather_object");
+    join();  // names are counted from the first again
+    check_agreement("train()", {});
+    EXPECT_NE(world.next_name("check_agreement"), own);
+    EXPECT_EQ(world.next_name("allgather_object"), other);
+  });
+}
+
 /// Operations of an object made before a join must not meet those of one made after it.
 TEST_P(AgreementTest, Prefixes_DoNotRepeatAfterAJoin) {
   run_runtimes(GetParam(), [](Runtime& runtime) {
