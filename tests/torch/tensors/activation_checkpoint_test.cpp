@@ -154,6 +154,18 @@ TEST_F(ActivationCheckpointTest, Activations_LiveInOneBlockAtATime) {
   EXPECT_EQ(activations.take_peak(), kInBlock);
 }
 
+TEST_F(ActivationCheckpointTest, Inputs_AreFreedByBackwardThoughTheResultLives) {
+  c10::Storage memory;
+  const at::Tensor result = [&] {
+    const at::Tensor input = leaf({7}) * 2;
+    memory = input.storage();
+    return checkpoint([](const at::Tensor& x) { return x.exp(); }, input);
+  }();
+  EXPECT_GT(memory.use_count(), 1u);
+  result.sum().backward();
+  EXPECT_EQ(memory.use_count(), 1u);
+}
+
 TEST_F(ActivationCheckpointTest, Nested_KeepsOneBlockOfTheInnermostLevel) {
   Activations activations;
   const Function block = [&](const at::Tensor& x) { return x * activations.make(x); };
