@@ -82,6 +82,16 @@ TEST_F(LocalStepsTest, ParametersOf16Bits_AreAveragedInFloat32) {
   expect_equal(weight.detach(), expected);
 }
 
+TEST_F(LocalStepsTest, Float64Parameters_AreAveragedInFloat64) {
+  const auto type = torch::dtype(torch::kFloat64).requires_grad(true);
+  const at::Tensor weight = torch::full({3}, 1.0 + 0x1p-40 * rank(), type);  // no float32 has it
+  torch::optim::SGD inner({weight}, 1.0);
+  DistributedOptimizer optimizer(inner, {{"weight", weight}}, local(1));
+  (weight * 0.0).sum().backward();
+  optimizer.step();
+  EXPECT_NEAR(weight[2].item<double>(), 1.0 + 0x1p-40 * mean_rank(), 1e-15);
+}
+
 TEST_F(LocalStepsTest, Clipping_IsOfOwnGradients) {
   TwoWeights model(local(2));
   for (int step = 0; step < 2; ++step) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "checkpoint/safetensors.hpp"
 #include "kolo/objects.hpp"
 #include "support/mpi/variants.hpp"
 #include "torch/sharding.hpp"
@@ -16,7 +17,8 @@ const AlsoIn also_in({"uneven", "messages"});
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kElements = 1'000'003;  // 4 MB: two or more leaves on each of 4 ranks
+// 4.4 MB: two or more leaves on each of 4 ranks, and two chunks of a full state.
+constexpr std::int64_t kElements = 1'100'003;
 
 /// One parameter; the gradient pulls each element towards the mean of the ranks' targets.
 struct Pull {
@@ -88,6 +90,26 @@ TEST_F(ShardedOptimizerTest, StateOfLongParameters_IsSavedAndLoaded) {
     fs::remove_all(folder);
   }
   barrier();
+}
+
+TEST_F(ShardedOptimizerTest, FullStateOfLongParameters_HasEveryElement) {
+  const fs::path file = broadcast_object(
+      (fs::temp_directory_path() / ("kolo-long-" + std::to_string(getpid()))).string(), 0);
+  for (const Shard mode : sharded_modes()) {
+    Pull pull(runtime_.world(), mode);
+    pull.run(1);
+    pull.optimizer.save_full_state(file);
+    at::Tensor moments = torch::empty({kElements});
+    checkpoints::SafetensorsReader(file).read(
+        "optimizer.exp_avg.long", DType::Float32, 0,
+        {static_cast<std::byte*>(moments.data_ptr()), moments.nbytes()});
+    const at::Tensor gradient =
+        torch::linspace(0.5, 1.5, kElements) -
+        torch::linspace(-1.0, 1.0, kElements) * ((runtime_.size() - 1) / 2.0);
+    EXPECT_LT(largest_difference(moments, 0.1 * gradient), 1e-6);
+    barrier();
+  }
+  if (runtime_.rank() == 0) fs::remove(file);
 }
 
 }  // namespace kolo::test::long_parameter_test
