@@ -28,7 +28,7 @@ struct PlannedParameter {
 /// is 1 unless the rank has joined. Offsets are in bytes from the start of the memory of all
 /// buckets; offsets of members and shards are multiples of 64.
 struct Bucket {
-  static constexpr std::size_t kRankFlags = 3;
+  static constexpr std::size_t kRankFlags = 2;
   static constexpr std::size_t kDigestBits = 32;
 
   struct Member {

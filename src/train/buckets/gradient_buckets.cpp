@@ -50,8 +50,7 @@ namespace {
 
 // The positions of a rank's flags, counted from the end.
 constexpr std::int64_t kActive = -1;
-constexpr std::int64_t kUncounted = -2;
-constexpr std::int64_t kCounted = -3;
+constexpr std::int64_t kCounted = -2;
 
 constexpr std::int64_t kDigestBits = Bucket::kDigestBits;
 
@@ -154,8 +153,7 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFl
   const at::Tensor& flags = flags_of(bucket);
   flags.fill_(1);
   if (!own.is_active) flags[kActive] = 0;
-  if (!own.kinds.uncounted) flags[kUncounted] = 0;
-  if (!own.kinds.counted) flags[kCounted] = 0;
+  if (!own.has_counted) flags[kCounted] = 0;
   if (bucket.has_digest && own.digest) set_digest(digest_in(flags, bucket), *own.digest);
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
@@ -230,10 +228,8 @@ double GradientBuckets::reduced_activity(const Bucket& bucket) const {
   return flags_of(bucket)[kActive].item<double>();
 }
 
-PassKinds GradientBuckets::reduced_kinds(const Bucket& bucket) const {
-  const at::Tensor& flags = flags_of(bucket);
-  return {.counted = flags[kCounted].item<double>() != 0.0,
-          .uncounted = flags[kUncounted].item<double>() != 0.0};
+bool GradientBuckets::has_any_counted(const Bucket& bucket) const {
+  return flags_of(bucket)[kCounted].item<double>() != 0.0;
 }
 
 bool GradientBuckets::has_unequal_digests(const Bucket& bucket) const {

@@ -44,21 +44,10 @@ class WithheldGradients {
   std::vector<bool> is_placed_;
 };
 
-/// The kinds of backward passes that gradients come from.
-struct PassKinds {
-  bool counted = false;    ///< of DistributedOptimizer::backward(), with a count
-  bool uncounted = false;  ///< of at::Tensor::backward()
-
-  void add(const PassKinds& others) {
-    counted = counted || others.counted;
-    uncounted = uncounted || others.uncounted;
-  }
-};
-
 /// What a rank says of itself with the gradients of a bucket.
 struct RankFlags {
   bool is_active;                       ///< it has not joined
-  PassKinds kinds;                      ///< of its passes
+  bool has_counted;                     ///< its passes include one with a count
   std::optional<std::uint32_t> digest;  ///< of what ranks do alike; none: nothing is compared
 };
 
@@ -122,8 +111,8 @@ class GradientBuckets {
   bool is_present(const Bucket& bucket, std::size_t member) const;
   /// After the reduction: the reduced activity flags, which are 1 or 0 on each rank.
   double reduced_activity(const Bucket& bucket) const;
-  /// After the reduction: the kinds of all ranks' passes.
-  PassKinds reduced_kinds(const Bucket& bucket) const;
+  /// After the reduction: whether the passes of any rank include one with a count.
+  bool has_any_counted(const Bucket& bucket) const;
   /// After the reduction of a bucket with digests: whether two differ.
   bool has_unequal_digests(const Bucket& bucket) const;
   /// Undefines the gradients in all buckets, or in one.

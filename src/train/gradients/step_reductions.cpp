@@ -436,7 +436,7 @@ void StepReductions::complete(std::size_t bucket) {
     throw;
   }
   buckets_.allow_access(plan);
-  setup_.step.all_passes.add(buckets_.reduced_kinds(plan));
+  if (buckets_.has_any_counted(plan)) setup_.step.has_any_counted = true;
   if (plan.has_digest && setup_.step.digest && buckets_.has_unequal_digests(plan)) {
     setup_.step.digests_differ = true;
   }

@@ -136,17 +136,23 @@ class BackwardPass {
   int passes_ = 0;
 };
 
+/// The kinds of backward passes that gradients come from.
+struct PassKinds {
+  bool counted = false;    ///< of DistributedOptimizer::backward(), with a count
+  bool uncounted = false;  ///< of at::Tensor::backward()
+};
+
 /// State of the current step that the reducers of one optimizer share.
 struct StepState {
   using Clock = std::chrono::steady_clock;
 
   StepPhases phases;
   BackwardPass backward;
-  int no_sync = 0;        ///< guards alive
-  bool is_active = true;  ///< this rank has not joined
-  int active_ranks = 0;   ///< in this step's reductions, of a sharded optimizer
-  PassKinds own_passes;   ///< of this rank since the last step
-  PassKinds all_passes;   ///< of all ranks, according to this step's reductions
+  int no_sync = 0;               ///< guards alive
+  bool is_active = true;         ///< this rank has not joined
+  int active_ranks = 0;          ///< in this step's reductions, of a sharded optimizer
+  PassKinds own_passes;          ///< of this rank since the last step
+  bool has_any_counted = false;  ///< a pass of any rank, according to this step's reductions
   /// Of what ranks do alike, see RankComparison; none if there is one rank.
   std::optional<std::uint32_t> digest;
   bool digests_differ = false;  ///< according to this step's reductions
@@ -155,7 +161,7 @@ struct StepState {
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 
-  RankFlags flags() const { return {is_active, own_passes, digest}; }
+  RankFlags flags() const { return {is_active, own_passes.counted, digest}; }
   double seconds_until(Clock::time_point point) const {
     return std::chrono::duration<double>(point - first_gradient).count();
   }

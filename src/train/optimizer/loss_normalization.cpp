@@ -141,7 +141,7 @@ void LossNormalization::note_pass() {
 
 void LossNormalization::restart() {
   context_.step.own_passes = {};
-  context_.step.all_passes = {};
+  context_.step.has_any_counted = false;
   has_common_passes_ = is_counting_ && context_.step.no_sync == 0;
   has_uncounted_alone_ = false;
   has_counted_alone_ = false;
@@ -207,7 +207,7 @@ void LossNormalization::begin() {
 
 void LossNormalization::finish(bool have_succeeded) {
   factor_ = 1.0;
-  if (context_.step.all_passes.counted && !counts_) {  // only other ranks have counted
+  if (context_.step.has_any_counted && !counts_) {  // only other ranks have counted
     counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
   }
   std::optional<CountRows> counts = std::exchange(counts_, std::nullopt);
