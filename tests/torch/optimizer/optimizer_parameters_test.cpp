@@ -282,6 +282,21 @@ TEST_F(OptimizerParametersTest, ParameterOfAnotherOptimizer_IsRefusedWhileThatOn
   }
 }
 
+TEST_F(OptimizerParametersTest, GraphThatOutlivesTheOptimizer_HasNoHooksOfIt) {
+  const at::Tensor weight = make();
+  at::Tensor loss;
+  {
+    torch::optim::SGD inner({weight}, 1.0);
+    const DistributedOptimizer optimizer(inner, {{"weight", weight}});
+    loss = (weight * own(1)).sum();
+  }
+  const auto* const node = loss.grad_fn()->next_edge(0).function->next_edge(0).function.get();
+  EXPECT_TRUE(node->pre_hooks().empty());
+  EXPECT_TRUE(node->post_hooks().empty());
+  loss.backward();
+  EXPECT_TRUE(torch::equal(weight.grad(), own(1)));
+}
+
 TEST_F(OptimizerParametersTest, OneOptimizer_TrainsSeveralModelsAndTiedParameters) {
   const auto train = [&](bool is_distributed) {
     torch::nn::Sequential encoder = make_mlp(torch::kFloat64);
