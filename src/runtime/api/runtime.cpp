@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
-#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <map>
@@ -43,6 +43,13 @@ thread_local Runtime* thread_current = nullptr;
 Config validate(Config config) {
   config.validate();
   return config;
+}
+
+/// The number that a text begins with; 0 if it begins with none.
+int leading_number(std::string_view text) {
+  int number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
 }
 
 }  // namespace
@@ -183,7 +190,7 @@ class Runtime::Parts {
       if (rank == own) continue;
       const std::string text = get(store, prefix + std::to_string(rank), ranks, rank);
       const std::size_t space = text.find(' ');
-      number = std::max(number, std::atoi(text.c_str()));
+      number = std::max(number, leading_number(text));
       if (space == std::string::npos || text.substr(space + 1) != what) {
         problem = "rank " + std::to_string(own) + " makes " + what + ", rank " +
                   std::to_string(rank) + " " + text.substr(std::min(space, text.size() - 1) + 1);
@@ -195,7 +202,7 @@ class Runtime::Parts {
 
   /// Throws MismatchError if the text is a problem.
   static int number_in(const std::string& answer) {
-    const int number = std::atoi(answer.c_str());
+    const int number = leading_number(answer);
     if (number > 0) return number;
     throw MismatchError("add_process_set through a Store: " + answer +
                         ". Call it with the same arguments on all members.");

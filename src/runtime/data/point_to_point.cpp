@@ -158,8 +158,8 @@ Task PointToPoint::send(std::shared_ptr<Operation> operation) {
 }
 
 Task PointToPoint::receive(std::shared_ptr<Operation> operation) {
-  const TensorType& type = operation->request.tensors.front();
-  const std::span<std::byte> data(operation->tensors.front().output, type.size_bytes());
+  const std::span<std::byte> data(operation->tensors.front().output,
+                                  operation->request.tensors.front().size_bytes());
   Posted posted{*operation, ++receives_};
   const PostedHere here(*this, posted);
   for (;;) {
@@ -169,18 +169,7 @@ Task PointToPoint::receive(std::shared_ptr<Operation> operation) {
     const int sender = posted.match->sender;
     const Header theirs = posted.match->header;
     const bool is_offer = theirs.kind == Kind::Offer;
-    if (theirs.bytes != data.size() || theirs.dtype != static_cast<std::uint64_t>(type.dtype)) {
-      const Header own{.kind = Kind::Refuse,
-                       .id = theirs.id,
-                       .bytes = data.size(),
-                       .dtype = static_cast<std::uint64_t>(type.dtype)};
-      if (is_offer) tell(sender, own);
-      throw AgreedFailure{{ErrorKind::Mismatch,
-                           about(*operation) + "it receives " + text_of_size(own.bytes, own.dtype) +
-                               ", " + rank_text(sender) + " sends " +
-                               text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
-                               std::to_string(theirs.tag) + ". Send and receive the same."}};
-    }
+    check_match(posted, data.size());
     if (is_offer) {
       std::optional<int> tag;
       while (!(tag = free_data_tag(sender))) co_await yield();
@@ -199,6 +188,22 @@ Task PointToPoint::receive(std::shared_ptr<Operation> operation) {
     }
     co_return;
   }
+}
+
+void PointToPoint::check_match(const Posted& posted, std::size_t bytes) {
+  const Operation& operation = posted.operation;
+  const auto& [sender, theirs, data] = *posted.match;
+  const Header own{.kind = Kind::Refuse,
+                   .id = theirs.id,
+                   .bytes = bytes,
+                   .dtype = static_cast<std::uint64_t>(operation.request.tensors.front().dtype)};
+  if (theirs.bytes == own.bytes && theirs.dtype == own.dtype) return;
+  if (theirs.kind == Kind::Offer) tell(sender, own);
+  throw AgreedFailure{
+      {ErrorKind::Mismatch, about(operation) + "it receives " + text_of_size(own.bytes, own.dtype) +
+                                ", " + rank_text(sender) + " sends " +
+                                text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
+                                std::to_string(theirs.tag) + ". Send and receive the same."}};
 }
 
 std::vector<Transfer> PointToPoint::receive_data(std::span<std::byte> data, int sender, int tag) {

@@ -94,6 +94,8 @@ class PointToPoint {
   void match(Posted& posted, Arrival arrival);
   static OfferId id_of(const Arrival& arrival);
   static bool is_match(const Posted& posted, const Arrival& arrival);
+  /// Throws AgreedFailure, on the sender of an offer too, if the match has another size or type.
+  void check_match(const Posted& posted, std::size_t bytes);
   std::optional<int> free_data_tag(int sender) const;
   std::vector<Transfer> receive_data(std::span<std::byte> data, int sender, int tag);
   /// Throws AgreedFailure if the deadline has passed or the set is closed; `what` has not happened.

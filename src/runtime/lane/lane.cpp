@@ -378,7 +378,7 @@ bool Lane::progress_step(int polls) {
 
 /// What another rank has found before counts.
 ControlPlane::Loss Lane::loss_of(const OrderBroken& broken) {
-  const ControlPlane::Loss own{broken.rank, broken.how, broken.kind};
+  ControlPlane::Loss own{broken.rank, broken.how, broken.kind};
   try {
     return control_->published_loss().value_or(own);
   } catch (const BackendError&) {  // what another rank has published is damaged
