@@ -364,10 +364,10 @@ Submission make_alltoall(const TensorView& input, std::vector<std::int64_t> spli
 
 namespace {
 
-/// The other ranks of a set that is matched by order do not wait for this call under its name.
-void refuse_here(const Submission& submission) {
+/// For calls that no other rank waits for under their name.
+void throw_if_invalid(const Submission& submission) {
   const Request& request = submission.operation->request;
-  if (request.invalid_reason.empty() || !submission.set.lane()->is_matched_by_order()) return;
+  if (request.invalid_reason.empty()) return;
   throw InvalidArgument(describe(request) + " on process set " + submission.set.name() + ": " +
                         request.invalid_reason);
 }
@@ -376,16 +376,16 @@ void refuse_here(const Submission& submission) {
 
 Handle submit(Submission submission) {
   prepare(submission);
-  refuse_here(submission);
   auto& [set, operation] = submission;
+  if (set.lane()->is_matched_by_order()) throw_if_invalid(submission);
   set.lane()->submit(operation);
   return Handle(set.lane(), std::move(operation));
 }
 
 void run(const Submission& submission) {
   prepare(submission);
-  refuse_here(submission);
   const auto& [set, operation] = submission;
+  if (set.lane()->is_matched_by_order()) throw_if_invalid(submission);
   set.lane()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);
   set.lane()->order_after(*operation);
@@ -521,7 +521,6 @@ void alltoall(const TensorView& input, std::vector<std::int64_t> splits, Allocat
 
 namespace {
 
-/// The tensor's part of a send or a receive. Throws InvalidArgument.
 Submission make_message(Collective collective, const TensorView& tensor, int peer,
                         const MessageOptions& options) {
   Submission submission = make_operation(collective, {.name = options.name,
@@ -541,10 +540,7 @@ Submission make_message(Collective collective, const TensorView& tensor, int pee
   if (tensor.device.kind != DeviceKind::Cpu) {
     add_invalid_reason(*operation, "the tensor is on a GPU; messages are for CPU memory. Copy it.");
   }
-  if (!operation->request.invalid_reason.empty()) {
-    throw InvalidArgument(describe(operation->request) + " on process set " + set.name() + ": " +
-                          operation->request.invalid_reason);
-  }
+  runtime::throw_if_invalid(submission);
   operation->message = {.peer = is_any ? -1 : static_cast<int>(found - ranks.begin()),
                         .tag = options.tag};
   return submission;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -13,34 +14,28 @@ namespace {
 
 constexpr int kStampTag = Communicator::kTagCount - 3;  // algorithms use the low ones
 
-/// Of the fields by which ranks tell operations apart: FNV-1a, the same in all processes.
+/// Of the fields by which ranks tell operations apart.
 class Hash {
  public:
-  void add(std::string_view text) {
-    add(text.size());
-    for (const char byte : text) mix(static_cast<unsigned char>(byte));
+  void add(std::string_view bytes) {
+    value_ = 31 * value_ + std::hash<std::string_view>()(bytes);  // the same in all processes
   }
   template <class Value>
-    requires std::is_trivially_copyable_v<Value>
-  void add(const Value& value) {
-    std::array<unsigned char, sizeof(Value)> bytes;
-    std::memcpy(bytes.data(), &value, sizeof(Value));
-    for (const unsigned char byte : bytes) mix(byte);
+    requires std::is_arithmetic_v<Value> || std::is_enum_v<Value>
+  void add(Value value) {
+    add(std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
   }
-  template <class Value>
-  void add(const std::vector<Value>& values) {
-    add(values.size());
-    for (const Value& value : values) add(value);
+  void add(const std::vector<std::int64_t>& values) {
+    add(std::string_view(reinterpret_cast<const char*>(values.data()),
+                         values.size() * sizeof(std::int64_t)));
   }
   std::uint64_t value() const { return value_; }
 
  private:
-  void mix(unsigned char byte) { value_ = (value_ ^ byte) * 0x100000001b3; }
-
-  std::uint64_t value_ = 0xcbf29ce484222325;
+  std::uint64_t value_ = 0;
 };
 
-/// All of Request, but its name, which ranks need not share.
+/// The hash is of what ranks must agree on: all of a request of tensors on CPUs, but its name.
 Stamp stamp_of(const Request& request, std::uint64_t sequence) {
   Stamp stamp{.sequence = sequence,
               .hash = 0,

@@ -1,10 +1,9 @@
-// Process sets that their members make by themselves, and sets whose operations are matched by the
-// order of their submission.
-#include <algorithm>
+// Process sets whose operations are matched by the order of their submission.
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <latch>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,135 +18,15 @@
 #include "runtime/memory_store.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test::own_sets_test {
+namespace kolo::test::matching_test {
 
 using namespace std::chrono_literals;
 
-using Ranks = std::vector<int>;
-
-Ranks everybody(int size) {
-  Ranks ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+std::vector<int> everybody(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
-
-class OwnSetsTest : public EveryWorldTest {
- protected:
-  MemoryStore store_;
-};
-
-INSTANTIATE_TEST_SUITE_P(, OwnSetsTest, testing::ValuesIn(all_settings()), [](const auto& setting) {
-  return setting.param.name + "Np" + std::to_string(setting.param.size);
-});
-
-TEST_P(OwnSetsTest, OtherRanksTakeNoPart) {
-  run([&](Runtime& runtime) {
-    const Ranks ranks = size() > 2 ? Ranks{size() - 1, 0} : everybody(size());
-    if (std::ranges::find(ranks, runtime.rank()) == ranks.end()) return;  // and may even leave
-    ProcessSet& set = runtime.add_process_set(ranks, store_);
-    EXPECT_TRUE(std::ranges::is_sorted(set.ranks()));
-    EXPECT_EQ(set.size(), static_cast<int>(ranks.size()));
-    EXPECT_EQ(set.number(), -1);
-    EXPECT_EQ(&runtime.process_set(-1), &set);
-    const std::string first = set.next_name("x");
-    EXPECT_EQ(first, "x.unnamed.0");
-  });
-}
-
-// Each member has made a different number of sets before, some of them with all ranks.
-TEST_P(OwnSetsTest, OverlappingOnes_RunEverything) {
-  run([&](Runtime& runtime) {
-    const int rank = runtime.rank();
-    std::vector<ProcessSet*> sets{&runtime.add_process_set(everybody(size()))};
-    for (int first = 0; first + 1 < size(); ++first) {
-      if (rank != first && rank != first + 1) continue;
-      sets.push_back(&runtime.add_process_set({first, first + 1}, store_));
-      EXPECT_EQ(sets.back()->number(), -first - 1);  // rank `first` has made as many before
-    }
-    sets.push_back(&runtime.add_process_set(everybody(size()), store_));
-    EXPECT_EQ(sets.back()->number(), -size());
-    sets.push_back(&runtime.add_process_set(everybody(size())));
-    EXPECT_EQ(sets.back()->number(), 2);
-    for (int round = 0; round < 2; ++round) {
-      for (ProcessSet* const set : sets) expect_all_work(*set);
-    }
-    expect_all_work(runtime.world());
-  });
-}
-
-TEST_P(OwnSetsTest, RemovedOnes_AreMadeAgain) {
-  run([&](Runtime& runtime) {
-    for (int round = 1; round <= 3; ++round) {
-      ProcessSet& set = runtime.add_process_set(everybody(size()), store_);
-      EXPECT_EQ(set.number(), -round);
-      expect_sum_works(set, "x");
-      runtime.remove_process_set(set);
-      EXPECT_THROW(expect_sum_works(set, "y"), ShutdownError);
-      EXPECT_THROW(runtime.remove_process_set(set), InvalidArgument);
-      expect_contains(text_thrown_by<InvalidArgument>([&] { runtime.process_set(-round); }),
-                      "no process set number");
-    }
-    expect_sum_works(runtime, "x");
-  });
-}
-
-TEST(OwnSetsErrorTest, WrongMembers_ThrowAtTheCall) {
-  MemoryStore store;
-  run_runtimes(3, [&](Runtime& runtime) {
-    const auto text_of = [&](const Ranks& ranks) {
-      return text_thrown_by<InvalidArgument>([&] { runtime.add_process_set(ranks, store); });
-    };
-    expect_contains(text_of({}), "at least one rank");
-    expect_contains(text_of({runtime.rank(), 3}), "there is no rank 3; ranks are 0 to 2");
-    expect_contains(text_of({runtime.rank(), -1}), "there is no rank -1");
-    expect_contains(text_of({1, 2, 1, 0}), "rank 1 is named twice");
-    const int other = (runtime.rank() + 1) % 3;
-    expect_contains(text_of({other}), "rank " + std::to_string(runtime.rank()) + " is not among {" +
-                                          std::to_string(other) + "}");
-    expect_sum_works(runtime, "x");
-  });
-}
-
-TEST(OwnSetsErrorTest, DifferentMatching_IsAMismatchOnAllMembers) {
-  MemoryStore store;
-  run_runtimes(4, [&](Runtime& runtime) {
-    if (runtime.rank() == 3) return;
-    const Matching matching = runtime.rank() == 1 ? Matching::ByOrder : Matching::ByName;
-    const std::string text =
-        text_thrown_by<MismatchError>([&] { runtime.add_process_set({0, 1, 2}, store, matching); });
-    expect_contains(text,
-                    "rank 0 makes {0, 1, 2} matched by name, rank 1 {0, 1, 2} matched by order");
-    // Nothing is left of it.
-    expect_sum_works(runtime.add_process_set({0, 1, 2}, store, Matching::ByOrder), "x");
-  });
-}
-
-TEST(OwnSetsErrorTest, AMemberThatDoesNotCome_IsNamed) {
-  MemoryStore store;
-  Setting setting{.size = 3};
-  setting.config.timeout = 300ms;
-  run_runtimes(setting, [&](Runtime& runtime) {
-    if (runtime.rank() == 2) return std::this_thread::sleep_for(600ms);
-    const std::string text =
-        text_thrown_by<TimeoutError>([&] { runtime.add_process_set({0, 1, 2}, store); });
-    expect_contains(text, "rank " + std::to_string(runtime.rank() == 0 ? 2 : 0) + " did not set");
-    expect_contains(text, "{0, 1, 2}");
-  });
-}
-
-TEST(OwnSetsErrorTest, AMemberThatDies_IsALoss) {
-  MemoryStore store;
-  run_with_death(
-      {.size = 3}, 1, [](Runtime& runtime) { expect_sum_works(runtime, "x"); },
-      [&](FakeWorld&) {
-        Runtime& runtime = Runtime::current();
-        // The world looks for losses while it waits for something.
-        EXPECT_THROW(barrier(), PeerLostError);
-        EXPECT_THROW(runtime.add_process_set({0, 1, 2}, store), PeerLostError);
-      });
-}
-
-// --- matched by order ---
 
 class ByOrderTest : public EveryWorldTest {
  protected:
@@ -448,4 +327,4 @@ TEST(OwnSetsErrorTest, ARankThatLeavesFarBehind_EndsWhatItHasNotSubmitted) {
   });
 }
 
-}  // namespace kolo::test::own_sets_test
+}  // namespace kolo::test::matching_test
