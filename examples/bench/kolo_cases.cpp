@@ -20,7 +20,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "ops/select.hpp"
-#include "runtime/lane/backoff.hpp"
+#include "runtime/engine/backoff.hpp"
 
 namespace bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 namespace kolo::runtime {
-class Lane;
+class Engine;
 struct Operation;
 }  // namespace kolo::runtime
 
@@ -19,7 +19,7 @@ namespace kolo {
 class [[nodiscard]] Handle {
  public:
   Handle() = default;  ///< without an operation; waiting on it throws InvalidArgument
-  Handle(std::shared_ptr<runtime::Lane> lane, std::shared_ptr<runtime::Operation> operation);
+  Handle(std::shared_ptr<runtime::Engine> engine, std::shared_ptr<runtime::Operation> operation);
   Handle(Handle&&) noexcept = default;
   Handle& operator=(Handle&&) noexcept = default;
   Handle(const Handle&) = delete;  // one owner receives the result
@@ -55,7 +55,7 @@ class [[nodiscard]] Handle {
  private:
   runtime::Operation& operation() const;
 
-  std::shared_ptr<runtime::Lane> lane_;
+  std::shared_ptr<runtime::Engine> engine_;
   std::shared_ptr<runtime::Operation> operation_;
 };
 

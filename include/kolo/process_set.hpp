@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace kolo::runtime {
-class Lane;
+class Engine;
 }
 
 #pragma GCC visibility push(default)
@@ -44,14 +44,14 @@ enum class Matching : std::uint8_t {
 /// set or the Runtime keep its shared_from_this().
 class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
  public:
-  /// @param lane null if this rank is not a member
+  /// @param engine null if this rank is not a member
   ProcessSet(Runtime& runtime, int number, std::vector<int> ranks, Matching matching,
-             std::shared_ptr<runtime::Lane> lane);
+             std::shared_ptr<runtime::Engine> engine);
   ProcessSet(const ProcessSet&) = delete;  // operations refer to it
   ProcessSet& operator=(const ProcessSet&) = delete;
 
   /// Whether this rank is a member.
-  bool included() const { return lane_ != nullptr; }
+  bool included() const { return engine_ != nullptr; }
   /// @return this rank's index in the set and in gathered results, 0 … size()-1; -1 if it is no
   ///         member
   int rank() const;
@@ -101,7 +101,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   /// For higher layers that submit their own operations.
   ///
   /// @throws InvalidArgument if this rank is not a member
-  const std::shared_ptr<runtime::Lane>& lane() const;
+  const std::shared_ptr<runtime::Engine>& engine() const;
 
  private:
   friend class Runtime;
@@ -110,7 +110,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   int number_;
   std::vector<int> ranks_;
   Matching matching_;
-  std::shared_ptr<runtime::Lane> lane_;
+  std::shared_ptr<runtime::Engine> engine_;
 };
 
 /// The process set that an option names, for functions that take one.

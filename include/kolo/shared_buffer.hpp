@@ -62,8 +62,8 @@ class SharedBuffer {
   std::size_t size_bytes_;
   std::byte* data_ = nullptr;
   Device device_{};
-  std::vector<std::byte*> peers_;      // every rank's data, as seen from here; empty: private
-  std::weak_ptr<runtime::Lane> lane_;  // of the set it was made in
+  std::vector<std::byte*> peers_;          // every rank's data, as seen from here; empty: private
+  std::weak_ptr<runtime::Engine> engine_;  // of the set it was made in
   std::shared_ptr<void> owner_;
 };
 

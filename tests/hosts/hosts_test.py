@@ -145,9 +145,9 @@ class OnTwoHosts(HostsTest):
     def test_collectives(self):
         self.passes("runtime_mpi_test", CONTRACT)
 
-    @unittest.skipUnless((PROGRAMS / "torch_test").exists(), "built without LibTorch")
+    @unittest.skipUnless((PROGRAMS / "train_test").exists(), "built without LibTorch")
     def test_shard_modes_checkpoints_and_join(self):
-        self.passes("torch_test", f"{TRAINING}:{JOIN}:{CHECKPOINTS}")
+        self.passes("train_test", f"{TRAINING}:{JOIN}:{CHECKPOINTS}")
         self.passes("sharded_models_test", MODELS)
 
     def test_rank_dies(self):
@@ -168,17 +168,17 @@ class All:
         self.passes("runtime_mpi_test", NOT_OF_ONE_HOST)
 
     def test_training(self):
-        self.passes("torch_test", "*ShardedTraining*")
+        self.passes("train_test", "*ShardedTraining*")
         self.passes("sharded_models_test", "")
 
     def test_checkpoints(self):
         left_out = "*CheckpointedModels*:*ForgedCheckpoint*"
         if self.ranks > 4:
             left_out += ":*Training_ResumesAtAnyWorldSize*"  # its batch has too few rows
-        self.passes("torch_test", f"*Checkpoint*-{left_out}")
+        self.passes("train_test", f"*Checkpoint*-{left_out}")
 
     def test_join(self):
-        self.passes("torch_test", "*Join*")
+        self.passes("train_test", "*Join*")
 
     def test_each_rank_dies(self):
         for victim in range(self.ranks):
@@ -200,7 +200,7 @@ class All:
                 times += 1
                 time.sleep(3)
 
-        self.passes("torch_test", f"{TRAINING}:{JOIN}", pull_cables)
+        self.passes("train_test", f"{TRAINING}:{JOIN}", pull_cables)
         self.passes("sharded_models_test", MODELS)
         self.note += f", {times} times down"
 
@@ -209,7 +209,7 @@ class All:
         self.addCleanup(self.hosts.full_speed)
         self.note = "20 Mbit/s"
         self.passes("runtime_mpi_test", CONTRACT)
-        self.passes("torch_test", TRAINING)
+        self.passes("train_test", TRAINING)
         self.passes("sharded_models_test", MODELS)
 
     @unittest.skipUnless(shutil.which("nft"), "no nft: install nftables")
@@ -218,7 +218,7 @@ class All:
         self.addCleanup(self.hosts.lose_nothing)
         self.note = "1 % of packets"
         self.passes("runtime_mpi_test", CONTRACT)
-        self.passes("torch_test", TRAINING)
+        self.passes("train_test", TRAINING)
         self.passes("sharded_models_test", MODELS)
 
 

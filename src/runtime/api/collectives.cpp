@@ -19,7 +19,7 @@
 #include "kolo/shared_buffer.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/memory_overlap.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 
 namespace kolo::runtime {
 
@@ -170,7 +170,7 @@ std::vector<std::int64_t> checked_splits(Operation& operation, std::int64_t rows
 /// Marks a request that no rank can run as invalid.
 void check(const Submission& submission) {
   try {
-    submission.set.lane()->check(submission.operation->request);
+    submission.set.engine()->check(submission.operation->request);
   } catch (const InvalidArgument& error) {
     add_invalid_reason(*submission.operation, error.what());
   }
@@ -179,7 +179,7 @@ void check(const Submission& submission) {
 /// Adds error feedback for the operation's only tensor.
 void add_residual(const Submission& submission, float* residual, std::vector<UsedMemory>& used) {
   Operation& operation = *submission.operation;
-  if (operation.tensors.size() != 1 || !submission.set.lane()->uses_codec(operation.request)) {
+  if (operation.tensors.size() != 1 || !submission.set.engine()->uses_codec(operation.request)) {
     add_invalid_reason(operation,
                        "a residual is for one floating tensor that a codec compresses. Pass none "
                        "for groups, other types and compression \"" +
@@ -189,14 +189,14 @@ void add_residual(const Submission& submission, float* residual, std::vector<Use
   operation.tensors.front().residual = residual;
   std::size_t count = operation.request.tensors.front().count();
   if (operation.request.compression_scope == CompressionScope::BetweenNodes) {
-    count = submission.set.lane()->node_places().own_piece(count).length;
+    count = submission.set.engine()->node_places().own_piece(count).length;
   }
   used.front().residual = std::as_bytes(std::span(residual, count));
 }
 
 void prepare(const Submission& submission) {
   try {
-    submission.set.lane()->prepare(*submission.operation);
+    submission.set.engine()->prepare(*submission.operation);
   } catch (const Error& error) {
     add_invalid_reason(*submission.operation, error.what());
   }
@@ -377,18 +377,18 @@ void throw_if_invalid(const Submission& submission) {
 Handle submit(Submission submission) {
   prepare(submission);
   auto& [set, operation] = submission;
-  if (set.lane()->is_matched_by_order()) throw_if_invalid(submission);
-  set.lane()->submit(operation);
-  return Handle(set.lane(), std::move(operation));
+  if (set.engine()->is_matched_by_order()) throw_if_invalid(submission);
+  set.engine()->submit(operation);
+  return Handle(set.engine(), std::move(operation));
 }
 
 void run(const Submission& submission) {
   prepare(submission);
   const auto& [set, operation] = submission;
-  if (set.lane()->is_matched_by_order()) throw_if_invalid(submission);
-  set.lane()->run(operation);
+  if (set.engine()->is_matched_by_order()) throw_if_invalid(submission);
+  set.engine()->run(operation);
   if (operation->error) std::rethrow_exception(operation->error);
-  set.lane()->order_after(*operation);
+  set.engine()->order_after(*operation);
 }
 
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {
@@ -438,7 +438,7 @@ ElementRange encoded_between_nodes(std::int64_t count, ProcessSet* process_set) 
     throw InvalidArgument("encoded_between_nodes: a tensor of " + std::to_string(count) +
                           " elements. Give 0 or more.");
   }
-  const ops::NodePlaces places = runtime::set_or_world(process_set).lane()->node_places();
+  const ops::NodePlaces places = runtime::set_or_world(process_set).engine()->node_places();
   const ops::Range piece = places.own_piece(static_cast<std::size_t>(count));
   return {static_cast<std::int64_t>(piece.begin), static_cast<std::int64_t>(piece.length)};
 }
@@ -583,8 +583,8 @@ int join(ProcessSet* process_set) {
   ProcessSet& set = runtime::set_or_world(process_set);
   const auto operation = std::make_shared<runtime::Operation>();
   operation->role = runtime::OperationRole::Join;
-  set.lane()->join(operation);
-  Handle(set.lane(), operation).wait();
+  set.engine()->join(operation);
+  Handle(set.engine(), operation).wait();
   return operation->last_joined;
 }
 

@@ -13,7 +13,7 @@
 
 namespace kolo::runtime {
 
-/// Common parts of the public collectives: from options to an operation in its lane.
+/// Common parts of the public collectives: from options to an operation in its engine.
 ///
 /// Invalid arguments are recorded in the request rather than thrown: the other ranks wait for this
 /// operation and must learn that it cannot run.

@@ -5,12 +5,13 @@
 
 #include "base/deadline.hpp"
 #include "kolo/error.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 
 namespace kolo {
 
-Handle::Handle(std::shared_ptr<runtime::Lane> lane, std::shared_ptr<runtime::Operation> operation)
-    : lane_(std::move(lane)), operation_(std::move(operation)) {}
+Handle::Handle(std::shared_ptr<runtime::Engine> engine,
+               std::shared_ptr<runtime::Operation> operation)
+    : engine_(std::move(engine)), operation_(std::move(operation)) {}
 
 runtime::Operation& Handle::operation() const {
   if (operation_ == nullptr) {
@@ -19,20 +20,20 @@ runtime::Operation& Handle::operation() const {
   return *operation_;
 }
 
-bool Handle::is_ready() const { return lane_->poll(operation()); }
+bool Handle::is_ready() const { return engine_->poll(operation()); }
 
 void Handle::wait() {
   runtime::Operation& operation = this->operation();
-  lane_->wait(operation, runtime::Operation::Clock::time_point::max());
+  engine_->wait(operation, runtime::Operation::Clock::time_point::max());
   if (operation.error) std::rethrow_exception(operation.error);
-  lane_->order_after(operation);
+  engine_->order_after(operation);
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
   runtime::Operation& operation = this->operation();
-  if (!lane_->wait(operation, Deadline::after(duration).point())) return false;
+  if (!engine_->wait(operation, Deadline::after(duration).point())) return false;
   if (operation.error) std::rethrow_exception(operation.error);
-  lane_->order_after(operation);
+  engine_->order_after(operation);
   return true;
 }
 

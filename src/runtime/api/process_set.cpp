@@ -5,20 +5,20 @@
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/api/collectives.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo {
 
 ProcessSet::ProcessSet(Runtime& runtime, int number, std::vector<int> ranks, Matching matching,
-                       std::shared_ptr<runtime::Lane> lane)
+                       std::shared_ptr<runtime::Engine> engine)
     : runtime_(&runtime),
       number_(number),
       ranks_(std::move(ranks)),
       matching_(matching),
-      lane_(std::move(lane)) {}
+      engine_(std::move(engine)) {}
 
-int ProcessSet::rank() const { return included() ? lane_->rank() : -1; }
+int ProcessSet::rank() const { return included() ? engine_->rank() : -1; }
 std::string ProcessSet::name() const { return runtime::name_of_set(number_, ranks_); }
 
 Runtime& ProcessSet::runtime() const {
@@ -29,38 +29,38 @@ Runtime& ProcessSet::runtime() const {
                       "long as anything communicates.");
 }
 
-std::string ProcessSet::next_name(std::string_view kind) const { return lane()->next_name(kind); }
+std::string ProcessSet::next_name(std::string_view kind) const { return engine()->next_name(kind); }
 
 std::string ProcessSet::next_prefix(std::string_view kind) const {
-  return lane()->next_prefix(kind);
+  return engine()->next_prefix(kind);
 }
 
-const std::shared_ptr<runtime::Lane>& ProcessSet::lane() const {
+const std::shared_ptr<runtime::Engine>& ProcessSet::engine() const {
   if (!included()) {
     throw InvalidArgument("rank " + std::to_string(runtime().rank()) +
                           " is not a member of process set " + name() +
                           ". Call the operation on members only.");
   }
-  return lane_;
+  return engine_;
 }
 
 ProcessSet::Metrics ProcessSet::metrics() const {
-  const runtime::Lane::Metrics lane = this->lane()->metrics();
+  const runtime::Engine::Metrics engine = this->engine()->metrics();
   Metrics metrics;
-  metrics.exchanges = lane.protocol.exchanges;
-  metrics.fruitless_exchanges = lane.protocol.fruitless_exchanges;
-  metrics.wake_up_requests = lane.protocol.wake_up_requests;
-  metrics.negotiations = lane.protocol.negotiations;
-  metrics.header_bytes = lane.header_bytes;
-  metrics.bytes_sent = lane.bytes_sent;
-  metrics.bytes_packed = lane.bytes_packed;
-  metrics.gpu_seconds = lane.gpu_seconds;
+  metrics.exchanges = engine.protocol.exchanges;
+  metrics.fruitless_exchanges = engine.protocol.fruitless_exchanges;
+  metrics.wake_up_requests = engine.protocol.wake_up_requests;
+  metrics.negotiations = engine.protocol.negotiations;
+  metrics.header_bytes = engine.header_bytes;
+  metrics.bytes_sent = engine.bytes_sent;
+  metrics.bytes_packed = engine.bytes_packed;
+  metrics.gpu_seconds = engine.gpu_seconds;
   return metrics;
 }
 
 ProcessSet& member_set(ProcessSet* set) {
   ProcessSet& member = runtime::set_or_world(set);
-  static_cast<void>(member.lane());  // throws if this rank is not a member
+  static_cast<void>(member.engine());  // throws if this rank is not a member
   return member;
 }
 

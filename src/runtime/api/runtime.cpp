@@ -29,8 +29,8 @@
 #include "ops/registry.hpp"
 #include "runtime/api/collectives.hpp"
 #include "runtime/control/agree_on_start.hpp"
-#include "runtime/lane/lane.hpp"
-#include "runtime/lane/lane_factory.hpp"
+#include "runtime/engine/engine.hpp"
+#include "runtime/engine/engine_factory.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo {
@@ -63,7 +63,7 @@ class Runtime::Parts {
         world_(options.world ? std::move(options.world)
                              : comm::make_world(config_, options.communicator)),
         reductions_(std::move(options.reductions)),
-        lanes_(*world_, config_, {algorithms_, compressors_, reductions_}) {
+        engines_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
     for (const Codec* codec : options.codecs) compressors_.add(*codec);
     algorithms_.prefer(config_.algorithm);
@@ -75,7 +75,7 @@ class Runtime::Parts {
     std::vector<int> everybody(static_cast<std::size_t>(topology().size));
     std::iota(everybody.begin(), everybody.end(), 0);
     comm::wait(runtime::agree_on_start(
-                   *lanes_.make_control_communicator(0, everybody),
+                   *engines_.make_control_communicator(0, everybody),
                    {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
     add_set(0, everybody, Matching::ByName);
@@ -83,7 +83,7 @@ class Runtime::Parts {
 
   ~Parts() { shutdown(); }
 
-  Parts(const Parts&) = delete;  // lanes and threads refer to it
+  Parts(const Parts&) = delete;  // engines and threads refer to it
   Parts& operator=(const Parts&) = delete;
 
   bool is_in_creator_process() const { return creator_.is_current(); }
@@ -99,7 +99,7 @@ class Runtime::Parts {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
     const Lock lock(close_lock_);
-    lanes_.close();
+    engines_.close();
   }
 
   /// The Runtime is about to be destroyed; the program may keep sets. Takes no lock: no other
@@ -116,14 +116,14 @@ class Runtime::Parts {
   /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and making
   /// it fails on this rank alone, the others learn of it as of a loss: they count on the set.
   ProcessSet& add_set(int number, const std::vector<int>& ranks, Matching matching) {
-    const std::shared_ptr<runtime::Lane> world = world_lane();
-    std::shared_ptr<runtime::Lane> lane;
+    const std::shared_ptr<runtime::Engine> world = world_engine();
+    std::shared_ptr<runtime::Engine> engine;
     try {
       if (std::ranges::find(ranks, topology().rank) != ranks.end()) {
-        lane = lanes_.make(number, ranks, matching, world);
-        runtime::register_for_final_message(lane);
+        engine = engines_.make(number, ranks, matching, world);
+        runtime::register_for_final_message(engine);
       }
-      auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, matching, lane);
+      auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, matching, engine);
       const Lock lock(sets_lock_);
       return *sets_.emplace_back(std::move(set));
     } catch (const InvalidArgument&) {  // thrown on all members
@@ -133,7 +133,7 @@ class Runtime::Parts {
     } catch (...) {
       const std::string how = "process set " + runtime::name_of_set(number, ranks) +
                               " was not made: " + text_of_current_exception();
-      if (lane != nullptr) lane->fail(how);
+      if (engine != nullptr) engine->fail(how);
       if (world != nullptr && number > 0) world->fail(how);
       throw;
     }
@@ -166,7 +166,7 @@ class Runtime::Parts {
   }
 
   void require_outside_step(const ProcessSet& set, std::string_view what) const {
-    if (set.included()) set.lane()->require_outside_step(what);
+    if (set.included()) set.engine()->require_outside_step(what);
   }
 
  private:
@@ -216,7 +216,7 @@ class Runtime::Parts {
     const auto deadline = Deadline::after(config_.timeout);
     for (;;) {
       if (std::optional<std::string> value = store.get(key, kSlice)) return *value;
-      if (const auto loss = world_lane()->loss();
+      if (const auto loss = world_engine()->loss();
           loss && std::ranges::find(ranks, loss->rank) != ranks.end()) {
         throw PeerLostError(what + "rank " + std::to_string(loss->rank) + " " + loss->how);
       }
@@ -242,9 +242,9 @@ class Runtime::Parts {
   }
 
   /// Null while it is being made.
-  std::shared_ptr<runtime::Lane> world_lane() {
+  std::shared_ptr<runtime::Engine> world_engine() {
     const Lock lock(sets_lock_);
-    return sets_.empty() ? nullptr : sets_.front()->lane();
+    return sets_.empty() ? nullptr : sets_.front()->engine();
   }
 
   Sets::iterator find(int number) KOLO_REQUIRES(sets_lock_) {
@@ -253,8 +253,8 @@ class Runtime::Parts {
 
   static void end(const ProcessSet& set, const char* why, runtime::Leaving how) {
     if (!set.included()) return;
-    set.lane()->end(why, how);
-    runtime::unregister_from_final_message(set.lane());
+    set.engine()->end(why, how);
+    runtime::unregister_from_final_message(set.engine());
   }
 
   const CreatorProcess creator_;
@@ -264,7 +264,7 @@ class Runtime::Parts {
   ops::Registry algorithms_;
   compression::Registry compressors_;
   std::vector<CustomReduction> reductions_;
-  runtime::LaneFactory lanes_;
+  runtime::EngineFactory engines_;
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
   Mutex sets_lock_;
   Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first
@@ -272,7 +272,7 @@ class Runtime::Parts {
   Mutex own_sets_lock_;  // one such set is made at a time
   int last_own_number_ KOLO_GUARDED_BY(own_sets_lock_) = 0;
   std::map<std::vector<int>, int> own_sets_of_ KOLO_GUARDED_BY(own_sets_lock_);  // made so far
-  Mutex close_lock_;  // one thread at a time closes lanes_
+  Mutex close_lock_;  // one thread at a time closes engines_
 };
 
 Runtime::Runtime(InitOptions options) {
@@ -342,7 +342,7 @@ void Runtime::remove_process_set(ProcessSet& set) {
       throw InvalidArgument("remove_process_set: process set " + set.name() +
                             " has been removed already");
     }
-    if (!set.lane()->is_lost()) barrier({.process_set = &set, .purpose = "remove_process_set"});
+    if (!set.engine()->is_lost()) barrier({.process_set = &set, .purpose = "remove_process_set"});
     parts_->remove_set(set);
     return;
   }
@@ -358,7 +358,7 @@ void Runtime::remove_process_set(ProcessSet& set) {
   }
   if (set.included()) {
     // They wait for this rank in the set, and do not come here before it has joined too.
-    if (const std::vector<int> joined = set.lane()->joined_ahead(); !joined.empty()) {
+    if (const std::vector<int> joined = set.engine()->joined_ahead(); !joined.empty()) {
       runtime::add_invalid_reason(*operation, "process set " + set.name() + " has been joined by " +
                                                   list_ranks(joined) +
                                                   ". Call join() on its other ranks, too, before "

@@ -26,7 +26,7 @@ SharedBuffer::SharedBuffer(std::size_t size_bytes, const OperationOptions& optio
   const runtime::Submission submission = runtime::make_sharing(size_bytes, options);
   const auto& [set, operation] = submission;
   name_ = operation->request.name;
-  lane_ = set.lane();
+  engine_ = set.engine();
   runtime::submit(submission).wait();
   identity_ = name_ + " (number " + std::to_string(operation->shared_memory_number) +
               " of process set " + std::to_string(set.number()) + ")";
@@ -51,7 +51,7 @@ SharedBuffer::SharedBuffer(std::string name, const TensorView& memory, std::shar
       owner_(std::move(owner)) {}
 
 std::vector<std::byte*> SharedBuffer::peers(const ProcessSet& set) const {
-  return set.lane() == lane_.lock() ? peers_ : std::vector<std::byte*>{};
+  return set.engine() == engine_.lock() ? peers_ : std::vector<std::byte*>{};
 }
 
 }  // namespace kolo

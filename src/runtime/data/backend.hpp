@@ -46,7 +46,7 @@ struct Move {
   std::size_t bytes;  ///< determines the algorithm; the same on all ranks
 };
 
-/// Moves and combines the elements of a lane's tensors in one kind of memory: the host's or a
+/// Moves and combines the elements of an engine's tensors in one kind of memory: the host's or a
 /// GPU's. dispatch() decides what is moved; a new collective that combines nothing is a case there
 /// and in DeviceBackend::move.
 ///

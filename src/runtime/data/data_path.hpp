@@ -33,7 +33,7 @@ struct Choices {
   const CustomReduction& find_reduction(std::string_view name) const;
 };
 
-/// The communicators and windows of a lane's data, and the choice of algorithms.
+/// The communicators and windows of an engine's data, and the choice of algorithms.
 struct DataPath {
   Choices choices;
   const Config& config;
@@ -81,7 +81,7 @@ struct DataPath {
   void check(const Request& request) const;
 };
 
-/// Exchanges of small numbers among the ranks of a lane, such as row counts. Collective.
+/// Exchanges of small numbers among the ranks of an engine, such as row counts. Collective.
 
 /// Gathers the numbers of all ranks, equally many on each, in rank order.
 Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,

@@ -77,7 +77,7 @@ class HostBackend final : public Backend {
   std::uint64_t bytes_packed_ = 0;
 };
 
-/// Runs the batches of a lane that are not on GPUs, and operations that change process sets.
+/// Runs the batches of an engine that are not on GPUs, and operations that change process sets.
 class HostRunner {
  public:
   /// All arguments outlive the runner.

@@ -57,7 +57,7 @@ struct MessageMatch {
 
 /// One operation on this rank: its request, its memory, and its result.
 ///
-/// Set up by the submitting thread, run by whichever thread makes progress in its lane, read by the
+/// Set up by the submitting thread, run by whichever thread makes progress in its engine, read by the
 /// waiting one: `is_done` is stored last and orders everything else. On a GPU it is done when it
 /// has been launched: later work there waits for an event.
 struct Operation {
@@ -65,7 +65,7 @@ struct Operation {
 
   OperationRole role = OperationRole::Submitted;
   Request request;
-  std::uint64_t use = 0;  ///< its number in its lane, from 1 on; a StandIn has none
+  std::uint64_t use = 0;  ///< its number in its engine, from 1 on; a StandIn has none
   Clock::time_point deadline = Clock::time_point::max();
   std::vector<TensorMemory> tensors;  ///< as many as the request has
   DeviceOrder device;                 ///< if the request is for a GPU
@@ -79,7 +79,7 @@ struct Operation {
   std::vector<std::shared_ptr<void>> buffers;  ///< owners of those that contain its tensor
   std::shared_ptr<void> keep_alive;            ///< of all other memory above that needs an owner
 
-  std::atomic<bool> is_awaited{false};  ///< the lane knows that a caller waits for it
+  std::atomic<bool> is_awaited{false};  ///< the engine knows that a caller waits for it
   Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};
   std::exception_ptr error;

@@ -146,7 +146,7 @@ class DeviceExchange {
   const DevicePath& path_;
 };
 
-/// Launches the collectives of a lane on its stream: through the communicator of GPUs,
+/// Launches the collectives of an engine on its stream: through the communicator of GPUs,
 /// DeviceExchange or CodedExchange. Reductions that are fused or converted are packed in staging
 /// memory, with scaling in the same pass. All others run in place, in one group of the
 /// communicator, as do tensors that are only moved. The communicator is ready when a Task begins

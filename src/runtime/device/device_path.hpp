@@ -183,7 +183,7 @@ class RingTraffic {
   std::uint64_t bytes_ = 0;
 };
 
-/// A lane's resources on its GPU, for one stream, which orders the uses of the staging memory.
+/// An engine's resources on its GPU, for one stream, which orders the uses of the staging memory.
 struct DevicePath {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;

@@ -109,12 +109,12 @@ class LaunchedBatches {
   std::thread thread_;  // from the first call of add() on
 };
 
-/// Runs a lane's batches on GPUs: launches them on its own stream, in the agreed order, without
+/// Runs an engine's batches on GPUs: launches them on its own stream, in the agreed order, without
 /// waiting for them. The stream waits for an operation's `ready` before its work, and records its
 /// `done` afterwards; the operation's memory is kept alive until then.
 ///
 /// GPUs are connected when the first batch runs. Unless noted otherwise, functions are for the
-/// thread that makes progress in the lane.
+/// thread that makes progress in the engine.
 class DeviceRunner {
  public:
   /// All arguments outlive the runner, which is the only user of the communicator of `path`. A rank

@@ -14,7 +14,7 @@ constexpr int kQuestion = 0;  // without members: the last one of its rank
 constexpr int kAnswer = 1;
 constexpr int kClosing = 2;  // from rank 0, empty
 
-// A probe costs MPI a microsecond, and every lane would make one in every progress step.
+// A probe costs MPI a microsecond, and every engine would make one in every progress step.
 constexpr std::chrono::nanoseconds kQuestionInterval = std::chrono::microseconds(50);
 constexpr std::chrono::nanoseconds kClosingInterval = std::chrono::milliseconds(10);
 
@@ -56,7 +56,7 @@ Task LaunchOrder::enter(const DataPath& path, Ticket& ticket) {
 }
 
 /// The answer stays zero if there is none, but for its first number, which says whether the world
-/// is lost. A rank receives answers in the order of its questions, whichever of its lanes asked.
+/// is lost. A rank receives answers in the order of its questions, whichever of its engines asked.
 Task LaunchOrder::ask(const std::vector<int>& members, Numbers& answer) {
   Message question{{members.begin(), members.end()}, {}};
   Message reply{answer, {}};

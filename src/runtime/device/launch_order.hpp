@@ -86,7 +86,7 @@ class LaunchOrder {
   void give_up_world(const std::string& loss);
   /// What `give_up_world` was told; empty if this rank knows of no loss.
   std::string world_loss();
-  /// Call it once the lanes of this rank have stopped: it asks no more. World rank 0 then answers
+  /// Call it once the engines of this rank have stopped: it asks no more. World rank 0 then answers
   /// until no rank asks any more; ranks that go on are told, and notice it in `serve`.
   Task close();
   /// For world rank 0: the processes of `ranks` have ended, so `close` waits for none of them.

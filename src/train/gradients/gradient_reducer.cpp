@@ -16,7 +16,7 @@
 
 #include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/tensors/graph_node.hpp"
 #include "train/tensors/parameter_storage.hpp"
@@ -627,7 +627,7 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& residuals)
   for (const Bucket& bucket : buckets().buckets()) {
     Residuals::Part part{0, bucket.gradient_count()};
     if (compression.is_piecewise() && !setup_.hook.error_feedback) {
-      const ops::NodePlaces places = setup_.options.process_set->lane()->node_places();
+      const ops::NodePlaces places = setup_.options.process_set->engine()->node_places();
       const ops::Range piece = places.own_piece(part.count);
       part = {piece.begin, piece.length};
     } else if (compression.is_of_replicas) {  // of this rank's shard

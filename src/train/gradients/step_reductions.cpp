@@ -18,7 +18,7 @@
 #include "kolo/torch/tensor_collectives.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/coded_pieces.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
@@ -358,7 +358,7 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   at::Tensor residual = setup_.step.is_active ? residuals_.begin(bucket) : at::Tensor();
   const ProcessSet& set = *setup_.options.process_set;
   const int encoders =
-      setup_.compression.is_piecewise() ? set.lane()->node_places().node_count() : set.size();
+      setup_.compression.is_piecewise() ? set.engine()->node_places().node_count() : set.size();
   if (!residual.defined() || encoders > 1) return residual;
   // A single rank or node encodes nothing, but may have loaded the residuals of several.
   const at::NoGradGuard no_grad;

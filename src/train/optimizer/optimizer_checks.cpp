@@ -11,7 +11,7 @@
 #include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/gradients/gradient_reducer.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/sharding/parameter_shards.hpp"
@@ -24,7 +24,7 @@ namespace kolo::train {
 GradientCompression compression_of(const DistributedOptimizerOptions& options) {
   GradientCompression compression{.compression = options.compression};
   try {
-    compression.codec = options.process_set->lane()->codec_named(options.compression.name());
+    compression.codec = options.process_set->engine()->codec_named(options.compression.name());
   } catch (const InvalidArgument&) {
     // problem_with_compression() reports this on all ranks.
   }
@@ -40,7 +40,8 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
 
 std::string problem_with_compression(const DistributedOptimizerOptions& options) {
   try {
-    const Codec* const codec = options.process_set->lane()->codec_named(options.compression.name());
+    const Codec* const codec =
+        options.process_set->engine()->codec_named(options.compression.name());
     if (codec == nullptr || options.op != ReduceOp::Adasum) return {};
   } catch (const InvalidArgument& error) {
     return error.what();
@@ -81,7 +82,7 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
              ", and compression_scope BetweenNodes is for gradients in CPU memory. Use Everywhere.";
     }
     if (compression.codec == nullptr || !parameter.is_compressed) continue;
-    if (runtime::Lane::runs_on_gpus(*compression.codec)) continue;
+    if (runtime::Engine::runs_on_gpus(*compression.codec)) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
            std::string(options.compression.name()) + " " + std::string(compression::kNoGpuKernels) +
            ".";

@@ -18,7 +18,7 @@
 #include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/checkpoint/load_model.hpp"
 #include "train/checkpoint/model_file.hpp"
 #include "train/checkpoint/save_full_state.hpp"
@@ -467,7 +467,7 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
 
 /// Does not read buckets that are in flight.
 TrainingView::Residuals TrainingCheckpoint::residuals() const {
-  const ops::NodePlaces nodes = context_.set.lane()->node_places();
+  const ops::NodePlaces nodes = context_.set.engine()->node_places();
   const bool is_of_node =
       context_.compression.has_residual_per_node() && !context_.hook.error_feedback;
   TrainingView::Residuals residuals{.own = {},

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 
 #include "kolo/torch/training_report.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo {
@@ -114,7 +114,7 @@ struct ModelSize {
 /// Adds a bucket for which each rank encodes its piece of its node's sum.
 void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& context,
                GradientTraffic& traffic) {
-  const ops::NodePlaces nodes = context.set.lane()->node_places();
+  const ops::NodePlaces nodes = context.set.engine()->node_places();
   const std::size_t piece = nodes.own_piece(bucket.gradient_count()).length;
   const std::size_t element = size_of(bucket.dtype);
   const std::size_t bytes_inside = bytes / element * std::max(element, sizeof(float));

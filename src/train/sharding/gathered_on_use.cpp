@@ -18,7 +18,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
 #include "runtime/api/collectives.hpp"
-#include "runtime/lane/lane.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/program_stream.hpp"
@@ -29,7 +29,7 @@ namespace kolo::train {
 namespace {
 
 bool can_share(const ProcessSet& set) {
-  return set.number() == 0 && set.runtime().local_size() > 1 && set.lane()->can_share_in_nodes();
+  return set.number() == 0 && set.runtime().local_size() > 1 && set.engine()->can_share_in_nodes();
 }
 
 /// Joins the segments of the node's ranks, so that each has its own pages. Null if the system

@@ -270,7 +270,7 @@ void Simulation::print(int rank, const std::string& text) {
           << "  " << text << "\n";
 }
 
-// --- a rank's lane: how a progress step uses the coordinator ---
+// --- a rank's engine: how a progress step uses the coordinator ---
 
 void Simulation::make_progress(int rank) {
   Rank& r = at(rank);

@@ -16,8 +16,8 @@
 
 namespace kolo::simulator {
 
-/// One run of a scenario: an event queue, and for each rank its program, lane and coordinator. A
-/// progress step does what runtime::Lane does in production.
+/// One run of a scenario: an event queue, and for each rank its program, engine and coordinator. A
+/// progress step does what runtime::Engine does in production.
 class Simulation {
  public:
   Simulation(const Scenario& scenario, std::ostream* trace);
@@ -47,7 +47,7 @@ class Simulation {
     int name = -1;  // -1: a join
     bool is_done = false;
   };
-  struct Order {  // from the program to the lane
+  struct Order {  // from the program to the engine
     Step::Kind kind;
     runtime::UseId use;
     int variant;
@@ -67,7 +67,7 @@ class Simulation {
     std::vector<std::optional<runtime::UseId>> in_flight;  // by name
     std::optional<runtime::UseId> blocked_on;
     std::optional<runtime::Coordinator::Counters> settled;
-    // The lane.
+    // The engine.
     std::deque<Order> orders;
     std::deque<std::pair<int, Message>> mail;
     std::optional<runtime::HeaderExchange::Loss> dead_peer;
@@ -100,7 +100,7 @@ class Simulation {
     return static_cast<std::size_t>(from * scenario_.ranks + to);
   }
 
-  // simulation_rank.cpp: a rank's program and lane
+  // simulation_rank.cpp: a rank's program and engine
   void call(int rank);
   bool execute(int rank, const Step& step);
   bool wait_for(int rank, runtime::UseId use);

@@ -1,0 +1,231 @@
+#include "runtime/engine/batch_executor.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/intentional_leak.hpp"
+#include "base/usual_floats.hpp"
+#include "runtime/data/operation.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+// A progress step costs about as much as a chunk, and waits between chunks are short.
+constexpr int kChunksPerStep = 16;
+
+}  // namespace
+
+void BatchQueue::push(Batch batch) {
+  batches_.push_back(std::move(batch));
+  ++begun_;
+}
+
+BatchQueue::Step BatchQueue::advance(int polls) {
+  if (batches_.empty()) return {};
+  Step step = advance(batches_.front(), polls);
+  if (step.operations.empty()) return step;
+  batches_.pop_front();
+  ++ended_;
+  return step;
+}
+
+BatchQueue::Step BatchQueue::advance(Batch& batch, int polls) {
+  Step step;
+  Progress progress = Progress::Done;
+  const UsualFloats floats;
+  try {
+    for (int chunks = 0; chunks < kChunksPerStep && polls > 0;) {
+      progress = batch.task.poll();
+      if (progress == Progress::Done) break;
+      if (progress == Progress::Advanced) ++chunks;
+      if (progress == Progress::Waiting) --polls;
+      step.has_progressed |= progress == Progress::Advanced;
+    }
+  } catch (const AgreedFailure& agreed) {
+    progress = Progress::Done;
+    step.error = to_exception(agreed.failure);
+  }
+  if (progress != Progress::Done) return step;
+  step.has_progressed = true;
+  step.operations = std::move(batch.operations);
+  return step;
+}
+
+bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grace) {
+  return !batches_.empty() && is_overdue(batches_.front(), now, grace);
+}
+
+bool BatchQueue::is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace) {
+  Clock::time_point& deadline = batch.deadline;
+  if (deadline == Clock::time_point::max() || now <= later(deadline, grace)) return false;
+  deadline = now;
+  return true;
+}
+
+std::deque<BatchQueue::Batch> BatchQueue::take_all() { return std::exchange(batches_, {}); }
+
+void LostBatches::add(Batches batches) {
+  std::move(batches.begin(), batches.end(), std::back_inserter(batches_));
+}
+
+LostBatches::Batches LostBatches::take_drained(Clock::time_point now) {
+  if (batches_.empty()) return {};
+  if (!since_) since_ = now;
+  if (!is_drained(now - *since_)) return {};
+  return std::exchange(batches_, {});
+}
+
+bool LostBatches::is_drained(Clock::duration waited) {
+  const std::vector<int> dead = world_.dead_peers();
+  bool is_drained = true;  // all are asked: that makes their messages move
+  for (Communicator* const communicator : communicators_) {
+    is_drained &= this->is_drained(*communicator, waited, dead);
+  }
+  return is_drained || waited >= kMaxDrainTime;
+}
+
+bool LostBatches::is_drained(Communicator& communicator, Clock::duration waited,
+                             const std::vector<int>& dead) const {
+  const Communicator::UnderWay under_way = communicator.give_up_receives();
+  const auto is_alive_rank = [&](int rank) { return is_alive(rank, dead); };
+  const bool is_all_received = waited >= kDeadRankDelay
+                                   ? std::ranges::none_of(under_way.from, is_alive_rank)
+                                   : under_way.from.empty();
+  return is_all_received && std::ranges::none_of(under_way.to, is_alive_rank);
+}
+
+/// As far as this rank knows.
+bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
+  const int in_world = path_.world_rank(rank);
+  return std::ranges::find(dead, in_world) == dead.end();
+}
+
+namespace {
+
+Task wait_for(BatchQueue::Place place) { co_await place; }
+
+Task run_after(BatchQueue::Place place, Task task) {
+  co_await place;
+  co_await task;
+}
+
+bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cuda; }
+
+}  // namespace
+
+BatchExecutor::BatchExecutor(const DataPath& data, std::unique_ptr<Communicator> messages,
+                             std::optional<DeviceParts> device, comm::World& world)
+    : data_(data),
+      has_peers_(data.communicator->size() > 1),
+      runner_(std::make_shared<HostRunner>(world, data)),
+      point_to_point_(std::make_unique<PointToPoint>(data, std::move(messages))),
+      lost_(data, {data.communicator.get(), &point_to_point_->communicator()}, world) {
+  if (!device) return;
+  launch_order_ = &device->launch_order;
+  device_data_.emplace(std::move(device->data));
+  device_runner_ = std::make_shared<DeviceRunner>(device->gpus, *device_data_, *launch_order_,
+                                                  world.topology().local_rank);
+  is_world_ = device->is_world;
+  overlaps_ = device->is_added && has_peers_;
+  if (device->is_added) launch_order_->expect_questions();
+}
+
+std::shared_ptr<Operation> BatchExecutor::make_stand_in(const Request& request) const {
+  return is_on_gpu(request) ? device_runner_->make_stand_in(request)
+                            : runner_->make_stand_in(request);
+}
+
+void BatchExecutor::start(Operations operations, bool have_some_joined) {
+  auto deadline = Clock::time_point::max();
+  for (const auto& operation : operations) deadline = std::min(deadline, operation->deadline);
+  const Request& first = operations.front()->request;
+  if (is_on_gpu(first)) {
+    Task task = device_runner_->run(operations, have_some_joined, overlaps_);
+    on_gpu_.push({std::move(task), std::move(operations), deadline});
+    return;
+  }
+  Task task = runner_->run(operations, have_some_joined);
+  // The first added set overlaps with the world, so far the only set. Earlier launches of the world
+  // have no numbers, and precede the set's launches on all ranks.
+  if (first.collective == Collective::AddProcessSet) {
+    overlaps_ = has_peers_;
+    if (launch_order_ != nullptr) launch_order_->expect_questions();
+    task = run_after(on_gpu_.after_all(), std::move(task));
+  }
+  on_cpu_.push({std::move(task), std::move(operations), deadline});
+}
+
+void BatchExecutor::start_in_order(std::shared_ptr<Operation> operation,
+                                   OrderedCommunicator& order) {
+  if (is_on_gpu(operation->request)) {
+    start({std::move(operation)}, false);
+    return;
+  }
+  const auto deadline = operation->deadline;
+  Operations one{std::move(operation)};
+  Task task = runner_->run_in_order(one, order);
+  on_cpu_.push({std::move(task), std::move(one), deadline});
+}
+
+void BatchExecutor::start_message(std::shared_ptr<Operation> operation) {
+  const auto deadline = operation->deadline;
+  Task task = operation->request.collective == Collective::Send
+                  ? point_to_point_->send(operation)
+                  : point_to_point_->receive(operation);
+  messages_.push_back({std::move(task), {std::move(operation)}, deadline});
+}
+
+void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
+  on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
+}
+
+void BatchExecutor::progress_gpu() {
+  if (device_runner_ == nullptr) return;
+  launch_order_->serve();
+  device_runner_->check_launched();
+}
+
+bool BatchExecutor::is_idle() {
+  return on_cpu_.empty() && on_gpu_.empty() && messages_.empty() &&
+         (device_runner_ == nullptr || device_runner_->is_idle());
+}
+
+void BatchExecutor::abort(const std::string& reason) {
+  if (device_runner_ != nullptr) {
+    if (is_world_) {
+      launch_order_->give_up_world(reason);
+    } else if (overlaps_) {
+      launch_order_->give_up();
+    }
+    device_runner_->abort(reason);
+    leak_intentionally(device_runner_);
+  }
+  leak_intentionally(runner_);
+  lost_.add(on_cpu_.take_all());
+  lost_.add(on_gpu_.take_all());
+  LostBatches::Batches messages;
+  std::ranges::move(messages_, std::back_inserter(messages));
+  messages_.clear();
+  lost_.add(std::move(messages));
+}
+
+void BatchExecutor::release() {
+  runner_.reset();
+  point_to_point_.reset();
+  if (device_runner_ == nullptr) return;
+  device_runner_->release();
+  device_data_->release();
+}
+
+std::uint64_t BatchExecutor::bytes_sent() const {
+  return runner_->bytes_sent() + point_to_point_->communicator().bytes_sent() +
+         (device_runner_ == nullptr ? 0 : device_runner_->bytes_sent());
+}
+
+std::uint64_t BatchExecutor::bytes_packed() const {
+  return runner_->bytes_packed() + (device_runner_ == nullptr ? 0 : device_runner_->bytes_packed());
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,733 @@
+#include "runtime/engine/engine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "base/intentional_leak.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "kolo/error.hpp"
+#include "runtime/engine/backoff.hpp"
+
+namespace kolo::runtime {
+
+void TensorQueue::submit(std::shared_ptr<Operation> operation) {
+  const Lock lock(mutex_);
+  const Request& request = operation->request;
+  if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
+  if (!names_in_flight_.insert(request.name).second) {
+    throw InvalidArgument(about(describe(request)) +
+                          "an operation of this name is still in flight on this rank. Wait for "
+                          "it first, or use another name.");
+  }
+  operation->use = next_use_++;
+  incoming_.operations.push_back(std::move(operation));
+  ++in_flight_;
+}
+
+void TensorQueue::join(std::shared_ptr<Operation> operation) {
+  const Lock lock(mutex_);
+  if (stopped_) throw ShutdownError(about("join") + *stopped_);
+  if (std::exchange(has_joined_, true)) {
+    throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
+  }
+  operation->use = next_use_++;
+  incoming_.join = std::move(operation);
+  ++in_flight_;
+}
+
+std::string TensorQueue::about(const std::string& what) const {
+  return what + " on process set " + process_set_ + ": ";
+}
+
+void TensorQueue::await(std::uint64_t use) {
+  const Lock lock(mutex_);
+  incoming_.awaited.push_back(use);
+}
+
+void TensorQueue::leave(Leaving how) {
+  const Lock lock(mutex_);
+  if (!incoming_.leaving) incoming_.leaving = how;
+}
+
+void TensorQueue::stop(std::string why) {
+  const Lock lock(mutex_);
+  stopped_ = std::move(why);
+}
+
+std::string TensorQueue::next_name(std::string_view kind) {
+  const Lock lock(mutex_);
+  const std::string prefix(kind);
+  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
+}
+
+std::string TensorQueue::next_prefix(std::string_view kind) {
+  const std::string name = next_name(kind);
+  const Lock lock(mutex_);
+  return joins_ == 0 ? name : name + " since join " + std::to_string(joins_);
+}
+
+TensorQueue::Taken TensorQueue::take() {
+  const Lock lock(mutex_);
+  Taken taken;
+  taken.leaving = incoming_.leaving;  // stays set
+  std::swap(taken, incoming_);
+  return taken;
+}
+
+void TensorQueue::release(const Operation& operation) {
+  const Lock lock(mutex_);
+  if (operation.role == OperationRole::Join) {
+    has_joined_ = false;
+    unnamed_.clear();  // ranks have made different calls; from here on they make the same again
+    ++joins_;
+  } else {
+    names_in_flight_.erase(operation.request.name);
+  }
+  --in_flight_;
+}
+
+namespace {
+
+constexpr auto kIdleSleep = std::chrono::milliseconds(50);
+constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
+constexpr auto kShortestIdlePause = std::chrono::milliseconds(1);
+constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
+
+}  // namespace
+
+ProgressThread::ProgressThread(Engine& engine) : engine_(engine), thread_([this] { loop(); }) {}
+
+ProgressThread::~ProgressThread() {
+  is_stopping_ = true;
+  engine_.wake_signal().notify();
+  thread_.join();
+}
+
+void ProgressThread::loop() {
+  // It never spins: computing threads share its cores, and a waiting caller makes progress itself.
+  Backoff backoff(Backoff::Duration{0});
+  bool was_notified = false;
+  auto pause = kShortestIdlePause;
+  while (!is_stopping_) {
+    if (engine_.try_progress()) {
+      backoff.reset();
+      pause = kShortestIdlePause;
+      was_notified = false;
+    } else if (engine_.needs_progress()) {
+      engine_.wake_signal().wait_for(backoff.next_pause());
+    } else if (was_notified) {
+      // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
+      // again. If they share a core, waking up costs more than a small operation does.
+      was_notified = engine_.wake_signal().sleep_for(pause);
+      pause = std::min(2 * pause, kLongestIdlePause);
+    } else {
+      was_notified =
+          engine_.wake_signal().wait_for(engine_.is_in_demand() ? kSleepInDemand : kIdleSleep);
+      if (!was_notified) pause = kShortestIdlePause;
+    }
+  }
+}
+
+namespace {
+
+// Waits between chunks are short, so a caller, which has nothing else to do, polls several times
+// before it repeats the whole step. If ranks share cores, it polls less: the awaited rank needs the
+// core.
+constexpr int kPollsOnOwnCores = 128;
+constexpr int kPollsOnSharedCores = 4;
+
+Time to_time(Operation::Clock::time_point point) {
+  return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
+}
+
+/// For error texts; a join has no request.
+std::string what_of(const Operation& operation) {
+  return operation.role == OperationRole::Join ? "join" : describe(operation.request);
+}
+
+}  // namespace
+
+Engine::Engine(Parts parts, comm::World& world)
+    : world_(world),
+      messaging_(world.messaging_thread()),
+      spin_(spin_of(parts.data.config, world.topology())),
+      queue_(parts.data.name),
+      data_(std::move(parts.data)),
+      rank_(data_.communicator->rank()),
+      is_matched_by_order_(parts.order != nullptr),
+      order_(parts.order),
+      control_(std::make_unique<ControlPlane>(std::move(parts.control), data_, world)),
+      executor_(data_, std::move(parts.messages), std::move(parts.device), world) {}
+
+Engine::~Engine() = default;
+
+void Engine::start_thread() {
+  const Lock lock(thread_lock_);
+  thread_ = std::make_unique<ProgressThread>(*this);
+}
+
+// --- any thread ---
+
+void Engine::prepare(Operation& operation) {
+  if (operation.request.device != DeviceKind::Cuda) return;
+  if (executor_.device_runner() == nullptr) {
+    throw InvalidArgument(
+        "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone. Configure it "
+        "with KOLO_WITH_CUDA=ON where CUDA Toolkit 12.4 or newer and NCCL are installed, or copy "
+        "the tensor to the CPU");
+  }
+  executor_.device_runner()->prepare(operation);
+}
+
+void Engine::order_after(const Operation& operation) {
+  if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
+}
+
+/// Precedes everything that acts for this rank.
+void Engine::require_creator_process() const {
+  if (creator_.is_current()) return;
+  throw InvalidArgument("process set " + data_.name +
+                        ": this process is a forked child of the one that started Kolo, and is not "
+                        "a rank. Use Kolo in the parent, or start it after fork().");
+}
+
+/// The calling thread runs a function of the program inside a step, which all operations of the
+/// engine wait for.
+void Engine::require_outside_step(std::string_view what) const {
+  if (!progress_mutex_.is_mine()) return;
+  throw InvalidArgument(
+      std::string(what) + " on process set " + data_.name +
+      ": called by a function that runs inside an operation of this set (AllocateRows, a "
+      "CustomReduction, an algorithm), where it would wait for itself. Call it after the "
+      "operation; "
+      "there, only submit with _async forms.");
+}
+
+std::string Engine::next_name(std::string_view kind) {
+  require_creator_process();
+  return queue_.next_name(kind);
+}
+
+std::string Engine::next_prefix(std::string_view kind) {
+  require_creator_process();
+  return queue_.next_prefix(kind);
+}
+
+void Engine::submit(std::shared_ptr<Operation> operation) {
+  require_creator_process();
+  queue_.submit(std::move(operation));
+  wake_signal_.notify();
+  progress_if_funneled();
+}
+
+void Engine::run(const std::shared_ptr<Operation>& operation) {
+  require_creator_process();
+  require_outside_step("a blocking operation");
+  queue_.submit(operation);
+  wait(*operation, Clock::time_point::max());
+}
+
+void Engine::join(std::shared_ptr<Operation> operation) {
+  require_creator_process();
+  require_outside_step("join");
+  if (is_matched_by_order_) {
+    throw InvalidArgument("join on process set " + data_.name +
+                          ": its operations are matched by order (Matching::ByOrder), so all ranks "
+                          "submit each of them. Join a set that matches them by name.");
+  }
+  queue_.join(std::move(operation));
+  wake_signal_.notify();
+  progress_if_funneled();
+}
+
+bool Engine::serve_messages() {
+  comm::MessagingThread* const messaging = messaging_;
+  return messaging != nullptr && creator_.is_current() && messaging->serve();
+}
+
+void Engine::progress_if_funneled() {
+  comm::MessagingThread* const messaging = messaging_;
+  if (messaging == nullptr || !messaging->is_here() || !creator_.is_current()) return;
+  // A function of the program may submit while it runs inside a step.
+  if (progress_mutex_.is_mine()) return;
+  try_progress_step(1);
+  serve_messages();
+}
+
+/// A caller that makes progress until its own operation is done; the progress thread pauses
+/// meanwhile.
+class Engine::Waiter {
+ public:
+  explicit Waiter(Engine& engine) : engine_(engine) { ++engine_.waiters_.count; }
+  Waiter(const Waiter&) = delete;  // counted once
+  Waiter& operator=(const Waiter&) = delete;
+  ~Waiter() {
+    --engine_.waiters_.count;
+    if (engine_.queue_.in_flight() > 0) engine_.wake_signal_.notify();
+  }
+
+ private:
+  Engine& engine_;
+};
+
+void Engine::announce_wait(Operation& operation) {
+  if (!operation.is_awaited.exchange(true)) queue_.await(operation.use);
+}
+
+int Engine::polls_per_step() const {
+  return spin_.count() > 0 ? kPollsOnOwnCores : kPollsOnSharedCores;
+}
+
+bool Engine::poll(Operation& operation) {
+  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
+  // A function of the program may ask while it runs inside a step.
+  if (is_done() || !creator_.is_current() || progress_mutex_.is_mine()) {
+    progress_if_funneled();
+    return is_done();
+  }
+  announce_wait(operation);
+  const bool has_progressed = try_progress_step(polls_per_step());
+  // A program that asks again and again keeps the core from the rank that it waits for.
+  if (!serve_messages() && !has_progressed && spin_.count() == 0) std::this_thread::yield();
+  return is_done();
+}
+
+bool Engine::wait(Operation& operation, Clock::time_point until) {
+  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
+  if (is_done()) {
+    serve_messages();  // other ranks may still need them
+    return true;
+  }
+  require_creator_process();
+  require_outside_step("a wait");
+  announce_wait(operation);
+  const Waiter waiter(*this);
+  const bool is_bounded = until != Clock::time_point::max();
+  Backoff backoff(spin_);
+  while (!is_done()) {
+    const bool has_progressed = try_progress_step(polls_per_step());
+    if (is_bounded && Clock::now() >= until) break;
+    if (serve_messages() || has_progressed) {
+      backoff.reset();
+    } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
+      // Another thread may make the progress that completes the operation.
+      const Lock lock(waiters_.mutex);
+      waiters_.operation_is_done.wait_for(waiters_.mutex, pause, is_done);
+    }
+  }
+  serve_messages();
+  return is_done();
+}
+
+bool Engine::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
+
+std::vector<int> Engine::joined_ahead() {
+  require_outside_step("the question who has joined");
+  std::vector<int> ranks;
+  const Lock lock(progress_mutex_);
+  if (control_ == nullptr) return ranks;
+  control_->coordinator().joined_ahead().for_each(
+      [&](int rank) { ranks.push_back(world_rank(rank)); });
+  return ranks;
+}
+
+Engine::Metrics Engine::metrics() {
+  require_creator_process();
+  require_outside_step("metrics()");
+  const Lock lock(progress_mutex_);
+  return control_ == nullptr ? at_end_ : measure();
+}
+
+Engine::Metrics Engine::measure() {
+  return {control_->coordinator().counters(), control_->header_bytes(), executor_.bytes_sent(),
+          executor_.bytes_packed(), executor_.gpu_seconds()};
+}
+
+// --- the progress step ---
+
+bool Engine::try_progress_step(int polls) {
+  if (!progress_mutex_.try_lock()) return false;
+  const Lock lock(progress_mutex_, std::adopt_lock);
+  return progress_step(polls);
+}
+
+bool Engine::progress_step(int polls) {
+  if (control_ == nullptr) return false;
+  try {
+    return make_progress(Clock::now(), polls);
+  } catch (const OrderBroken& broken) {
+    declare_lost(loss_of(broken));
+  } catch (...) {  // batches call functions of the program, which may throw anything
+    // The other ranks may be in the middle of a batch and wait for this rank's share of it.
+    const std::string how = "failed: " + text_of_current_exception();
+    // Ranks that run different operations send what the others do not expect.
+    declare_lost(find_broken_order().value_or(ControlPlane::Loss{rank(), how}));
+  }
+  return true;
+}
+
+/// What another rank has found before counts.
+ControlPlane::Loss Engine::loss_of(const OrderBroken& broken) {
+  ControlPlane::Loss own{broken.rank, broken.how, broken.kind};
+  try {
+    return control_->published_loss().value_or(own);
+  } catch (const BackendError&) {  // what another rank has published is damaged
+    return own;
+  }
+}
+
+std::optional<ControlPlane::Loss> Engine::find_broken_order() {
+  try {
+    if (order_ != nullptr) order_->check();
+  } catch (const OrderBroken& broken) {
+    return loss_of(broken);
+  } catch (const Error&) {  // what happened before counts
+  }
+  return std::nullopt;
+}
+
+/// The first operation does not advance. Throws OrderBroken if it never will: another rank runs a
+/// different one, has left, or has not come in time.
+void Engine::check_order(Clock::time_point now) {
+  const Operation* const first = executor_.first_on_cpu();
+  if (first == nullptr) return;
+  if (control_->coordinator().is_closed()) order_->listen_to_all();
+  order_->check();
+  if (now < first->deadline) return;
+  constexpr const char* kInTime =
+      " in time. Submit it on all ranks, or raise the timeout "
+      "(KOLO_TIMEOUT, OperationOptions::timeout).";
+  if (const std::vector<int> missing = order_->not_begun(); !missing.empty()) {
+    throw OrderBroken{ErrorKind::Timeout, missing.front(),
+                      "did not submit " + order_->place() + kInTime};
+  }
+  // The rank that is missing may be one of which another rank than this one knows.
+  if (now < later(first->deadline, data_.longest_silence())) return;
+  throw OrderBroken{ErrorKind::Timeout, rank(), "did not end " + order_->place() + kInTime};
+}
+
+bool Engine::make_progress(Clock::time_point now, int polls) {
+  bool has_progressed = take_submissions(now);
+  if (loss_) {  // no data moves any more: new submissions fail immediately
+    carry_out(control_->decide(now));
+    return end_stopped_batches(now) || has_progressed;
+  }
+  has_progressed |= control_->receive();
+  if (!control_->have_all_left()) {
+    const bool may_ask = !control_->has_left();  // a rank that has left sends nothing but losses
+    if (const auto loss = control_->check_for_loss(now, needs_peers_ && may_ask)) {
+      declare_lost(*loss);
+    }
+  }
+  has_progressed |= advance_protocol(now);
+  const BatchExecutor::Progress progress = executor_.advance(
+      now, polls,
+      // Called in advance() alone and so under the lock, which Clang does not see there.
+      [&](const auto& operation, const std::exception_ptr& error) KOLO_NO_THREAD_SAFETY_ANALYSIS {
+        complete(operation, error ? error : find_late_loss(*operation));
+      });
+  if (progress.is_overdue) declare_silent_rank_lost();
+  if (order_ != nullptr && !progress.has_progressed) check_order(now);
+  return has_progressed || progress.has_progressed;
+}
+
+bool Engine::take_submissions(Clock::time_point now) {
+  TensorQueue::Taken taken = queue_.take();
+  Coordinator& coordinator = control_->coordinator();
+  for (std::shared_ptr<Operation>& operation : taken.operations) {
+    if (start_alone(operation)) continue;
+    const UseId use = operation->use;
+    coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
+    operations_[use] = std::move(operation);
+  }
+  if (taken.join != nullptr) {
+    const UseId use = taken.join->use;
+    operations_[use] = taken.join;
+    coordinator.join(use);
+  }
+  for (const UseId use : taken.awaited) coordinator.wait_for(use);
+  if (taken.leaving) coordinator.shut_down(*taken.leaving);
+  needs_peers_ = taken.leaving.has_value() || queue_.in_flight() > 0;
+  return !taken.operations.empty() || taken.join != nullptr;
+}
+
+/// Whether the operation runs without an agreement of the ranks: it is a message between two, or
+/// they are matched by order. Once the set is closed, the coordinator says why it does not run.
+bool Engine::start_alone(const std::shared_ptr<Operation>& operation) {
+  if (control_->coordinator().is_closed()) return false;
+  const Collective collective = operation->request.collective;
+  if (collective == Collective::Send || collective == Collective::Receive) {
+    executor_.start_message(operation);
+  } else if (order_ != nullptr) {
+    executor_.start_in_order(operation, *order_);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool Engine::advance_protocol(Clock::time_point now) {
+  bool has_progressed = false;
+  for (;;) {
+    carry_out(control_->decide(now));
+    if (!control_->end_exchange()) break;
+    has_progressed = true;
+  }
+  leave_when_closed();
+  return has_progressed;
+}
+
+void Engine::carry_out(Coordinator::Actions actions) {
+  for (const Coordinator::Batch& batch : actions.run) start(batch);
+  for (const Coordinator::Failed& failed : actions.failed) {
+    complete(operations_.extract(failed.use).mapped(), to_exception(failed.failure));
+  }
+  if (actions.joined) {
+    std::shared_ptr<Operation> join = operations_.extract(actions.joined->use).mapped();
+    join->last_joined = world_rank(actions.joined->last_rank);
+    executor_.start_join(std::move(join));
+  }
+  for (const Verdict::Stall& stall : actions.stalls) report_stall(stall);
+  control_->send(actions);
+  if (actions.find_silent) declare_silent_rank_lost();
+}
+
+void Engine::start(const Coordinator::Batch& batch) {
+  Operations operations;
+  for (const Coordinator::Batch::Item& item : batch.items) {
+    operations.push_back(item.use ? operations_.extract(*item.use).mapped()
+                                  : executor_.make_stand_in(*item.request));
+  }
+  executor_.start(std::move(operations), batch.have_some_joined);
+}
+
+void Engine::report_stall(const Verdict::Stall& stall) const {
+  const std::string missing =
+      stall.missing_ranks.empty()
+          ? "no rank is missing any more"
+          : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
+  KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
+                 << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
+                 << " waited for longer than KOLO_STALL_WARN; " << missing;
+}
+
+// --- the end, orderly ---
+
+void Engine::end(const std::string& why, Leaving how) {
+  require_outside_step("shutdown or removal");
+  queue_.leave(how);
+  Backoff backoff(Backoff::Duration{0});
+  auto give_up_at = Clock::time_point::max();
+  for (;;) {
+    bool has_progressed = false;
+    {
+      const Lock lock(progress_mutex_);
+      if (control_ == nullptr) break;  // another thread was faster
+      has_progressed = progress_step(1);
+      const bool is_over = loss_ ? !executor_.has_stopped_batches() : control_->have_all_left();
+      if (!is_over && Clock::now() > give_up_at) world_.mark_broken();
+      if (is_over || Clock::now() > give_up_at) {
+        release(why);
+        break;
+      }
+      if (control_->has_left() && give_up_at == Clock::time_point::max()) {
+        // Silence is not detected from here on.
+        give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
+      }
+    }
+    if (const bool has_served = serve_messages(); has_served || has_progressed) {
+      backoff.reset();
+    } else {
+      std::this_thread::sleep_for(backoff.next_pause());
+    }
+  }
+  const Lock lock(thread_lock_);
+  thread_.reset();
+}
+
+void Engine::leave_when_closed() {
+  if (control_->has_left() || loss_) return;
+  if (!control_->coordinator().is_closed()) return;
+  executor_.close(control_->coordinator().why_closed());
+  if (!executor_.is_idle()) return;
+  if (order_ != nullptr) order_->leave();
+  control_->leave();
+}
+
+/// A thread that waits for an operation may be about to begin another step, and the program may
+/// keep the engine by handles and sets for as long as it likes.
+void Engine::release(const std::string& why) {
+  queue_.stop(why);
+  progress_step(1);  // ends operations submitted since the set was closed
+  if (order_ != nullptr && !loss_) order_->end();
+  serve_messages();  // the last ones
+  messaging_ = nullptr;
+  at_end_ = measure();
+  order_ = nullptr;
+  control_.reset();
+  executor_.release();
+  data_.release();
+}
+
+void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
+  if (operation->role == OperationRole::StandIn) return;  // no thread waits for it
+  queue_.release(*operation);
+  operation->error = std::move(error);
+  operation->ended = Clock::now();
+  {
+    const Lock lock(waiters_.mutex);
+    operation->is_done.store(true, std::memory_order_release);
+  }
+  waiters_.operation_is_done.notify_all();
+}
+
+// --- the end, by a loss ---
+
+void Engine::declare_lost(const ControlPlane::Loss& loss) {
+  if (loss_) return;
+  loss_ = loss;
+  world_.mark_broken();
+  control_->declare_lost(loss);
+  if (order_ != nullptr) order_->give_up();
+  executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
+  const auto now = Clock::now();
+  end_stopped_batches(now);
+  carry_out(control_->decide(now));
+}
+
+/// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.
+bool Engine::end_stopped_batches(Clock::time_point now) {
+  LostBatches::Batches drained = executor_.take_drained(now);
+  for (BatchQueue::Batch& batch : drained) {
+    for (const auto& operation : batch.operations) {
+      complete(operation, loss_error(*operation, *loss_));
+    }
+    leak_intentionally(std::move(batch));
+  }
+  return !drained.empty();
+}
+
+/// A rank that knows of a loss may already have overwritten what an operation on buffers reads.
+/// Null if no rank knew of a loss when the operation ended here.
+std::exception_ptr Engine::find_late_loss(const Operation& operation) {
+  if (!operation.request.is_on_buffers()) return nullptr;
+  try {
+    const std::optional<ControlPlane::Loss> loss = control_->published_loss();
+    return loss ? loss_error(operation, *loss) : nullptr;
+  } catch (const BackendError&) {  // what another rank has published is damaged
+    return std::current_exception();
+  }
+}
+
+void Engine::fail(const std::string& how) {
+  const Lock lock(progress_mutex_);
+  if (control_ != nullptr) declare_lost({rank(), "failed: " + how});
+}
+
+std::exception_ptr Engine::loss_error(const Operation& operation,
+                                      const ControlPlane::Loss& loss) const {
+  return to_exception({loss.kind, what_of(operation) + " on process set " + data_.name + ": rank " +
+                                      std::to_string(world_rank(loss.rank)) + " " + loss.how});
+}
+
+std::optional<ControlPlane::Loss> Engine::loss() {
+  // A function of the program may be held in another thread's step.
+  if (!progress_mutex_.try_lock()) return std::nullopt;
+  const Lock lock(progress_mutex_, std::adopt_lock);
+  return loss_;
+}
+
+bool Engine::is_lost() {
+  require_outside_step("removal");
+  const Lock lock(progress_mutex_);
+  return loss_.has_value();
+}
+
+void Engine::declare_silent_rank_lost() {
+  if (const auto loss = control_->find_silent()) declare_lost(*loss);
+}
+
+void Engine::publish_end(const std::string& how) {
+  if (!creator_.is_current()) return;
+  // Not during another thread's step, which uses the control plane. A step that takes longer than
+  // this hangs in a function of the program; the other ranks then see that the process has ended.
+  constexpr int kLongestStepMs = 500;
+  std::unique_lock lock(progress_mutex_, std::defer_lock);
+  const bool is_in_step = progress_mutex_.is_mine();
+  for (int ms = 0; !is_in_step && ms < kLongestStepMs && !lock.try_lock(); ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
+    control_->publish_lost({rank(), how});
+}
+
+namespace {
+
+// Peers check for losses at least once in 50 ms. mpirun ends them soon after this process has
+// ended, so they get time to read and print the text first.
+constexpr auto kTimeToPrint = std::chrono::milliseconds(400);
+
+struct Registered {
+  Mutex lock;
+  std::vector<std::shared_ptr<Engine>> engines KOLO_GUARDED_BY(lock);
+  std::terminate_handler previous = nullptr;  // set before the handler that reads it
+};
+
+Registered& registered() {
+  static auto* const instance = new Registered;  // outlives static destructors, which may terminate
+  return *instance;
+}
+
+std::string describe_current_exception() {
+  if (std::current_exception() == nullptr) return "called std::terminate";
+  return "ended with an uncaught exception: " + text_of_current_exception();
+}
+
+/// False in a forked child, whose end concerns its parent only.
+bool any_is_in_creator_process(const std::vector<std::shared_ptr<Engine>>& engines) {
+  return std::ranges::any_of(engines,
+                             [](const auto& engine) { return engine->is_in_creator_process(); });
+}
+
+[[noreturn]] void send_final_message_and_terminate() {
+  const std::string how = describe_current_exception();
+  Registered& all = registered();
+  if (all.lock.try_lock()) {
+    const Lock lock(all.lock, std::adopt_lock);
+    if (any_is_in_creator_process(all.engines)) {
+      // Log first: once the peers know and end, mpirun may end this process at any moment.
+      KOLO_LOG(Error) << how;
+      for (const auto& engine : all.engines) engine->publish_end(how);
+      std::this_thread::sleep_for(kTimeToPrint);
+    }
+  }
+  if (all.previous != nullptr) all.previous();
+  std::abort();
+}
+
+}  // namespace
+
+void register_for_final_message(std::shared_ptr<Engine> engine) {
+  Registered& all = registered();
+  const Lock lock(all.lock);
+  if (all.previous == nullptr) all.previous = std::set_terminate(send_final_message_and_terminate);
+  all.engines.push_back(std::move(engine));
+}
+
+void unregister_from_final_message(const std::shared_ptr<Engine>& engine) {
+  Registered& all = registered();
+  const Lock lock(all.lock);
+  std::erase(all.engines, engine);
+}
+
+}  // namespace kolo::runtime

@@ -1,0 +1,345 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/creator_process.hpp"
+#include "base/mutex.hpp"
+#include "comm/world.hpp"
+#include "kolo/communicator.hpp"
+#include "ops/steps/nodes.hpp"
+#include "runtime/control/control_plane.hpp"
+#include "runtime/data/data_path.hpp"
+#include "runtime/data/operation.hpp"
+#include "runtime/engine/batch_executor.hpp"
+#include "runtime/protocol/header_exchange.hpp"
+
+namespace kolo::runtime {
+
+/// Lets one thread sleep until another notifies it. A thread that is notified while awake does not
+/// fall asleep at its next wait. Repeated notifications cost one atomic exchange each.
+class WakeSignal {
+ public:
+  void notify() {
+    if (is_notified_.exchange(true) || ignores_notifications_) return;
+    const Lock lock(mutex_);
+    notified_.notify_one();
+  }
+
+  /// Sleeps until notified, for `duration` at most; true if notified.
+  bool wait_for(std::chrono::nanoseconds duration) {
+    const Lock lock(mutex_);
+    notified_.wait_for(mutex_, duration, [&] { return is_notified_.load(); });
+    return is_notified_.exchange(false);
+  }
+
+  /// Sleeps for `duration`, notified or not; true if notified.
+  bool sleep_for(std::chrono::nanoseconds duration) {
+    ignores_notifications_ = true;
+    std::this_thread::sleep_for(duration);
+    ignores_notifications_ = false;
+    return is_notified_.exchange(false);
+  }
+
+ private:
+  Mutex mutex_;
+  std::condition_variable_any notified_;
+  std::atomic<bool> is_notified_{false};
+  std::atomic<bool> ignores_notifications_{false};
+};
+
+/// Holds submissions of any thread to an engine until the next progress step takes them, and tracks
+/// what is in flight.
+class TensorQueue {
+ public:
+  explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
+
+  /// Throws InvalidArgument if an operation of that name is in flight, ShutdownError after
+  /// `stop`.
+  void submit(std::shared_ptr<Operation> operation);
+  /// Throws InvalidArgument if a join is in flight, ShutdownError after `stop`.
+  void join(std::shared_ptr<Operation> operation);
+  /// A caller waits for the operation.
+  void await(std::uint64_t use);
+  /// This rank wants to leave the set.
+  void leave(Leaving how);
+  /// From now on submissions fail; `why` completes "process set world: ".
+  void stop(std::string why);
+
+  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
+  std::string next_name(std::string_view kind);
+  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
+  std::string next_prefix(std::string_view kind);
+
+  struct Taken {
+    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
+    std::shared_ptr<Operation> join;                     ///< comes after `operations`; null: none
+    std::vector<std::uint64_t> awaited;
+    std::optional<Leaving> leaving;
+  };
+  /// Removes and returns everything submitted since the previous call.
+  Taken take();
+
+  /// The operation or join has ended: its name may be reused.
+  void release(const Operation& operation);
+  /// Operations and joins between `submit` and `release`.
+  std::int64_t in_flight() const { return in_flight_.load(); }
+
+ private:
+  std::string about(const std::string& what) const;
+
+  const std::string process_set_;
+  Mutex mutex_;
+  Taken incoming_ KOLO_GUARDED_BY(mutex_);
+  bool has_joined_ KOLO_GUARDED_BY(mutex_) = false;  // a join is in flight
+  std::unordered_set<std::string> names_in_flight_ KOLO_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, std::uint64_t> unnamed_ KOLO_GUARDED_BY(mutex_);
+  std::uint64_t joins_ KOLO_GUARDED_BY(mutex_) = 0;  // that have ended, the same on all ranks
+  std::uint64_t next_use_ KOLO_GUARDED_BY(mutex_) = 1;
+  std::optional<std::string> stopped_ KOLO_GUARDED_BY(mutex_);  // why
+  std::atomic<std::int64_t> in_flight_{0};
+};
+
+class Engine;
+
+/// The background thread of an engine: makes progress while no caller does, and sleeps while there is
+/// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks, and
+/// one per millisecond while such requests arrive.
+///
+/// Every engine has its own thread: functions that the program runs inside an operation
+/// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
+class ProgressThread {
+ public:
+  /// `engine` outlives it.
+  explicit ProgressThread(Engine& engine);
+  /// Ends the thread after its current step; from then on only callers make progress.
+  ~ProgressThread();
+  ProgressThread(const ProgressThread&) = delete;  // its thread refers to it
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+ private:
+  void loop();
+
+  Engine& engine_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;
+};
+
+/// The engine of one process set on this rank: its queue of submissions, its control plane and its
+/// batches, independent of all other engines.
+///
+/// An engine makes progress in steps, one thread at a time: its progress thread, or a caller that
+/// waits for one of its operations, so that no other thread must wake up to move data. A step
+/// never blocks, and moves a few chunks at most.
+class Engine {
+ public:
+  struct Parts {
+    DataPath data;
+    /// That of `data`, if operations are matched by order; null: they are matched by name.
+    OrderedCommunicator* order = nullptr;
+    std::unique_ptr<Communicator> messages{};  ///< between two ranks
+    ControlPlane::Parts control{};
+    std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
+  };
+
+  /// Arguments passed by reference live until `end` has returned; the engine may live longer.
+  Engine(Parts parts, comm::World& world);
+  ~Engine();
+  /// From now on the engine makes progress by itself. Throws std::system_error if the system has no
+  /// thread for it.
+  void start_thread();
+
+  /// Throws InvalidArgument for requests that no rank can run: unknown compressors and reductions.
+  void check(const Request& request) const { data_.check(request); }
+  bool uses_codec(const Request& request) const { return data_.codec_of(request) != nullptr; }
+  /// The codec of that name, null for a compressor's. Throws InvalidArgument if there is neither.
+  const Codec* codec_named(std::string_view name) const {
+    return data_.choices.compressors.find_codec(name);
+  }
+  /// The ranks by nodes, for all-reduces that compress between nodes.
+  ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
+  /// Whether GPUs have kernels for the codec.
+  static bool runs_on_gpus(const Codec& codec) {
+    return compression::Registry::format_of(codec) != nullptr;
+  }
+  /// Whether there are several nodes, and the ranks of each can share memory.
+  bool can_share_in_nodes() const { return data_.has_nodes(); }
+
+  /// Call before submitting: makes an operation on a GPU wait for the work on its stream. Throws
+  /// InvalidArgument or BackendError if this rank cannot use that GPU.
+  void prepare(Operation& operation);
+  /// Call once the operation is done: later work on its stream waits for its result.
+  void order_after(const Operation& operation);
+
+  /// Whether operations of the ranks are matched by the order of their submission.
+  bool is_matched_by_order() const { return is_matched_by_order_; }
+
+  /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
+  /// after `end`. Any other problem is found later and becomes the operation's error.
+  void submit(std::shared_ptr<Operation> operation);
+
+  /// Queues an operation and waits for it, without waking the progress thread. Throws as `submit`
+  /// and `wait` do.
+  void run(const std::shared_ptr<Operation>& operation);
+
+  /// Queues a join after everything submitted so far. Throws InvalidArgument if one is in flight,
+  /// or inside a step of this engine.
+  void join(std::shared_ptr<Operation> operation);
+
+  /// Makes progress until the operation is done or `until`, at least one step; true if it is done.
+  /// Throws InvalidArgument inside a step of this engine, which would wait for itself.
+  bool wait(Operation& operation, Operation::Clock::time_point until);
+  /// Makes one progress step if the operation is not done; true if it is. Never blocks.
+  bool poll(Operation& operation);
+
+  /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
+  /// blocks.
+  void progress_if_funneled();
+
+  /// One progress step, unless a caller makes progress. True if something advanced.
+  bool try_progress();
+  /// Something is queued, pending or running, and no caller makes progress.
+  bool needs_progress() const { return waiters_.count == 0 && queue_.in_flight() > 0; }
+  /// Other ranks may be waiting for answers of this one concerning sets that it is not part of.
+  bool is_in_demand() const { return executor_.is_in_demand(); }
+  /// The progress thread sleeps on it.
+  WakeSignal& wake_signal() { return wake_signal_; }
+
+  /// Leaves the set, which closes it on all ranks, and blocks until nothing is pending or running
+  /// here. Then releases all that the engine holds: its thread, communicators and shared memory. What
+  /// remains answers handles and later submissions, with an error in which `why` completes
+  /// "process set world: ". Any thread, also several at once: each call returns once the engine has
+  /// ended. Throws InvalidArgument inside a step of this engine.
+  void end(const std::string& why, Leaving how);
+  /// Throws InvalidArgument inside a step of this engine, in which `what` must not be called.
+  void require_outside_step(std::string_view what) const;
+  /// This rank cannot go on in the set. The others learn of it at once, as of a loss.
+  void fail(const std::string& how);
+  /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
+  /// progress step or not. The message is not sent if another thread never leaves its step. Clang
+  /// cannot follow that it takes the lock only if the calling thread does not hold it already.
+  void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
+  /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
+  std::optional<ControlPlane::Loss> loss();
+  /// Whether the loss of a rank has closed the set. Waits for another thread's step. Throws
+  /// InvalidArgument inside a step of this engine.
+  bool is_lost();
+  /// Whether this process created the engine. A forked child has a copy, which must do nothing.
+  bool is_in_creator_process() const { return creator_.is_current(); }
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(data_.world_ranks.size()); }
+  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
+  std::string next_name(std::string_view kind);
+  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
+  std::string next_prefix(std::string_view kind);
+
+  /// The world ranks that have joined, as far as this rank, which has not, has heard of it. Throws
+  /// InvalidArgument inside a step of this engine.
+  std::vector<int> joined_ahead();
+
+  struct Metrics {
+    Coordinator::Counters protocol;
+    std::uint64_t header_bytes = 0;  ///< shown or sent by this rank
+    std::uint64_t bytes_sent = 0;    ///< payload sent in messages or moved through windows
+    std::uint64_t bytes_packed = 0;  ///< copied by Kolo to fuse or compress
+    double gpu_seconds = 0.0;        ///< that batches took on the GPU
+  };
+  /// Throws InvalidArgument inside a step of this engine.
+  Metrics metrics();
+
+ private:
+  using Clock = Operation::Clock;
+  class Waiter;
+
+  /// Callers that wait and make progress.
+  struct Waiters {
+    std::atomic<int> count{0};
+    Mutex mutex;
+    std::condition_variable_any operation_is_done;
+  };
+
+  void require_creator_process() const;
+  bool serve_messages();
+  void announce_wait(Operation& operation);
+  /// A step costs as much as several polls of what it waits for.
+  int polls_per_step() const;
+  bool try_progress_step(int polls);
+  bool progress_step(int polls) KOLO_REQUIRES(progress_mutex_);
+  bool make_progress(Clock::time_point now, int polls) KOLO_REQUIRES(progress_mutex_);
+  bool take_submissions(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  bool advance_protocol(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  void carry_out(Coordinator::Actions actions) KOLO_REQUIRES(progress_mutex_);
+  void start(const Coordinator::Batch& batch) KOLO_REQUIRES(progress_mutex_);
+  bool start_alone(const std::shared_ptr<Operation>& operation) KOLO_REQUIRES(progress_mutex_);
+  void check_order(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  ControlPlane::Loss loss_of(const OrderBroken& broken) KOLO_REQUIRES(progress_mutex_);
+  std::optional<ControlPlane::Loss> find_broken_order() KOLO_REQUIRES(progress_mutex_);
+  void report_stall(const Verdict::Stall& stall) const;
+
+  // Ends.
+  void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
+  void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
+  Metrics measure() KOLO_REQUIRES(progress_mutex_);
+  void declare_lost(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
+  bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
+  void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
+  void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
+      KOLO_REQUIRES(progress_mutex_);
+  int world_rank(int rank) const { return data_.world_rank(rank); }
+
+  comm::World& world_;
+  // Null: messages move on any thread, or the engine has ended.
+  std::atomic<comm::MessagingThread*> messaging_;
+  const std::chrono::nanoseconds spin_;  // of callers
+  const CreatorProcess creator_;
+  WakeSignal wake_signal_;
+  TensorQueue queue_;
+  Waiters waiters_;
+
+  Mutex progress_mutex_;  // held in a step
+
+  // Any thread reads what DataPath::release() leaves; the rest is used in steps.
+  DataPath data_;
+  const int rank_;
+  const bool is_matched_by_order_;
+  // Of `data_`. Null: matched by name, or the engine has ended.
+  OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
+  // Null: the engine has ended.
+  std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
+  // Used in steps, but for is_in_demand() and what its device runner offers any thread.
+  BatchExecutor executor_;
+  // Not agreed on yet.
+  std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
+      KOLO_GUARDED_BY(progress_mutex_);
+  std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
+  // Something is in flight, or this rank wants to leave.
+  bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
+  Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
+
+  Mutex thread_lock_;
+  // The last member: uses the others.
+  std::unique_ptr<ProgressThread> thread_ KOLO_GUARDED_BY(thread_lock_);
+};
+
+/// Registers an engine whose peers learn why this process ends. With the first engine a terminate
+/// handler is installed: on an uncaught exception it sends the exception's text to the peers of all
+/// registered engines, then calls the previous handler.
+void register_for_final_message(std::shared_ptr<Engine> engine);
+void unregister_from_final_message(const std::shared_ptr<Engine>& engine);
+
+}  // namespace kolo::runtime

@@ -1,0 +1,250 @@
+#include "runtime/engine/engine_factory.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/deadline.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/deferred_communicator.hpp"
+#include "comm/wait.hpp"
+#include "kolo/error.hpp"
+#include "runtime/control/agree_on_start.hpp"
+#include "runtime/control/window_header_exchange.hpp"
+#include "runtime/protocol/set_name.hpp"
+
+namespace kolo::runtime {
+namespace {
+
+// Every engine has its own communicators.
+enum Channel {
+  kData,
+  kControl,
+  kNode,
+  kDevice,
+  kLaunchOrder,
+  kMaking,
+  kHeartbeats,
+  kMessages,
+  kChannelsPerEngine
+};
+
+/// Sets that all ranks agree on count up from 0, those that their members make down from -1.
+int channel_of(int number, Channel channel) {
+  const int place = number >= 0 ? 2 * number : -2 * number - 1;
+  return place * kChannelsPerEngine + channel;
+}
+
+/// The node of every member, numbered in the order of the nodes' lowest members.
+std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>& node_of_rank) {
+  std::vector<int> seen;
+  std::vector<int> nodes;
+  for (const int rank : ranks) {
+    const int node = node_of_rank[static_cast<std::size_t>(rank)];
+    const auto found = std::find(seen.begin(), seen.end(), node);
+    nodes.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(node);
+  }
+  return nodes;
+}
+
+bool has_several_nodes(const std::vector<int>& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
+}
+
+bool is_homogeneous(const std::vector<int>& nodes) {
+  const auto members = [&](int node) { return std::count(nodes.begin(), nodes.end(), node); };
+  return std::all_of(nodes.begin(), nodes.end(),
+                     [&](int node) { return members(node) == members(0); });
+}
+
+void warn(const Communicator& communicator, const char* purpose, const std::string& problem) {
+  if (communicator.rank() > 0) return;
+  KOLO_LOG(Warn) << "no shared memory for " << purpose << ", using messages instead: " << problem;
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> EngineFactory::make_control_communicator(
+    int number, const std::vector<int>& ranks) {
+  return world_.make_communicator(ranks, channel_of(number, kControl));
+}
+
+std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& ranks,
+                                            Matching matching,
+                                            const std::shared_ptr<Engine>& world) {
+  Engine::Parts parts{{choices_, config_}};
+  const std::string name = name_of_set(number, ranks);
+  parts.data.name = name;
+  parts.control.communicator = make_control_communicator(number, ranks);
+  parts.data.world_ranks = ranks;
+  parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
+  parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
+  parts.messages = world_.make_communicator(ranks, channel_of(number, kMessages));
+  if (has_several_nodes(parts.data.node_of_rank)) {
+    parts.control.heartbeats = world_.make_communicator(ranks, channel_of(number, kHeartbeats));
+    parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
+  }
+  const auto check = [&, patience = std::optional<Deadline>()]() mutable {
+    const auto loss = world != nullptr ? world->loss() : std::nullopt;
+    if (!loss) return;
+    // A member that learned of it before it began to make the set does not come any more.
+    if (!patience) patience = Deadline::after(longest_wait());
+    const bool is_member = std::ranges::find(ranks, loss->rank) != ranks.end();
+    if (!is_member && !patience->has_passed()) return;
+    throw PeerLostError("process set " + name +
+                        " was not made: " + (is_member ? "" : "a member does not come, after ") +
+                        "rank " + std::to_string(loss->rank) + " " + loss->how);
+  };
+  const bool is_start = world == nullptr;
+  const Members members{
+      {world_, ranks, is_start ? "Kolo started" : "process set " + name + " was being made", check},
+      is_start ? config_.start_timeout : config_.timeout};
+  if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
+  if (matching == Matching::ByOrder) match_by_order(parts, members);
+  find_gpus(parts, number);
+  auto engine = std::make_shared<Engine>(std::move(parts), world_);
+  engine->start_thread();
+  // Otherwise a member that fails up to here would leave others behind that wait for it in the set.
+  if (world != nullptr) {
+    is_true_on_all(true, *world_.make_communicator(ranks, channel_of(number, kMaking)), members);
+  }
+  return engine;
+}
+
+std::chrono::nanoseconds EngineFactory::longest_wait() const {
+  return config_.lost_after.count() > 0 ? config_.lost_after : Config().lost_after;
+}
+
+void EngineFactory::close() noexcept {
+  if (launch_order_ == nullptr || std::exchange(is_closed_, true)) return;
+  // It ends even where losses are not detected: another rank may wait for this one outside Kolo.
+  const auto deadline = Deadline::after(longest_wait());
+  try {
+    // comm::wait would take a process that has shut down and ended for a loss.
+    for (Task closing = launch_order_->close(); closing.poll() != Progress::Done;) {
+      if (launch_order_->stop_waiting_for(world_.dead_peers())) world_.mark_broken();
+      if (deadline.has_passed()) break;
+      if (comm::MessagingThread* const thread = world_.messaging_thread()) thread->serve();
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    if (const std::vector<int> awaited = launch_order_->awaited(); !awaited.empty()) {
+      KOLO_LOG(Warn) << "at shutdown: " << list_ranks(awaited)
+                     << " did not confirm in time (KOLO_LOST_AFTER) that nothing more is launched "
+                        "on GPUs there";
+    }
+  } catch (const std::exception& error) {
+    KOLO_LOG(Warn) << "at shutdown: " << error.what();
+    world_.mark_broken();
+  }
+}
+
+void EngineFactory::match_by_order(Engine::Parts& parts, const Members& members) {
+  DataPath& path = parts.data;
+  std::shared_ptr<SharedWindow> board;
+  std::vector<int> sharers;
+  // Where data move through windows, no messages carry the news.
+  if (path.staging != nullptr || path.node_staging != nullptr) {
+    Communicator& neighbours =
+        path.staging != nullptr ? *parts.control.communicator : *path.node_communicator;
+    for (int rank = 0; rank < path.communicator->size(); ++rank) {
+      const auto own = static_cast<std::size_t>(path.communicator->rank());
+      const auto other = static_cast<std::size_t>(rank);
+      if (path.node_of_rank[other] == path.node_of_rank[own]) sharers.push_back(rank);
+    }
+    wait(world_.make_window(neighbours, 0, OrderedCommunicator::board_bytes(), board), members);
+  }
+  auto communicator = std::make_unique<OrderedCommunicator>(
+      std::move(path.communicator), path.world_ranks, std::move(board), std::move(sharers));
+  parts.order = communicator.get();
+  path.communicator = std::move(communicator);
+}
+
+void EngineFactory::find_gpus(Engine::Parts& parts, int number) {
+  comm::Gpus* const gpus = world_.gpus();
+  if (gpus == nullptr) return;
+  const std::vector<int>& ranks = parts.data.world_ranks;
+  if (number == 0) {
+    launch_order_ = std::make_unique<LaunchOrder>(
+        world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
+  }
+  parts.device.emplace(BatchExecutor::DeviceParts{
+      *gpus, *launch_order_, DataPath{choices_, config_}, number == 0, number > 0});
+  DataPath& path = parts.device->data;
+  path.name = parts.data.name;
+  path.world_ranks = ranks;
+  path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
+}
+
+void EngineFactory::share_memory(Engine::Parts& parts, int number, const Members& members) {
+  if (parts.data.nodes) {
+    share_memory_inside_nodes(parts, number, members);
+    return;
+  }
+  Communicator& everybody = *parts.control.communicator;
+  std::string problem;
+  parts.control.window =
+      make_window(everybody, WindowHeaderExchange::segment_bytes(), members, problem);
+  if (parts.control.window == nullptr) warn(everybody, "agreement", problem);
+  parts.data.staging = make_staging(everybody, everybody, members, "data");
+}
+
+void EngineFactory::share_memory_inside_nodes(Engine::Parts& parts, int number,
+                                              const Members& members) {
+  DataPath& path = parts.data;
+  const auto rank = static_cast<std::size_t>(path.communicator->rank());
+  std::vector<int> neighbours;
+  for (std::size_t i = 0; i < path.world_ranks.size(); ++i) {
+    if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
+  }
+  path.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
+  path.node_staging = make_staging(*path.node_communicator, *parts.control.communicator, members,
+                                   "data inside nodes");
+  path.nodes->window = path.node_staging.get();
+}
+
+void EngineFactory::wait(Task task, const Members& members) {
+  comm::wait(std::move(task), Deadline::after(members.timeout), members.ranks);
+}
+
+/// Whether `holds` is true on all ranks of `communicator`. Collective.
+bool EngineFactory::is_true_on_all(bool holds, Communicator& communicator, const Members& members) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const std::byte own{holds};
+  std::vector<std::byte> all(size);
+  const std::vector<std::size_t> one_each(size, 1);
+  wait(gather_bytes(communicator, &own, all.data(), one_each), members);
+  return std::ranges::count(all, std::byte{1}) == communicator.size();
+}
+
+/// Null on all ranks of the set unless every rank has its window.
+std::shared_ptr<SharedWindow> EngineFactory::make_staging(Communicator& neighbours,
+                                                          Communicator& everybody,
+                                                          const Members& members,
+                                                          const char* purpose) {
+  std::string problem;
+  std::shared_ptr<SharedWindow> window =
+      make_window(neighbours, config_.tuning.staging_bytes, members, problem);
+  if (is_true_on_all(window != nullptr, everybody, members)) return window;
+  if (window == nullptr) warn(neighbours, purpose, problem);
+  return nullptr;
+}
+
+/// Null, on all ranks of `communicator`, if shared memory is not available.
+std::shared_ptr<SharedWindow> EngineFactory::make_window(Communicator& communicator,
+                                                         std::size_t bytes, const Members& members,
+                                                         std::string& problem) {
+  std::shared_ptr<SharedWindow> window;
+  try {
+    wait(world_.make_window(communicator, 0, bytes, window), members);
+  } catch (const BackendError& error) {
+    problem = error.what();
+  }
+  return window;
+}
+
+}  // namespace kolo::runtime

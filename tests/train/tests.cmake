@@ -1,0 +1,174 @@
+# Tests of the training layer. Paths are those of tests/CMakeLists.txt, which includes this file.
+
+if(TARGET kolo)
+  kolo_add_test(training_parts_test
+    SOURCES
+      train/buckets/bucket_plan_test.cpp
+      train/gradients/arrivals_test.cpp
+      train/gradients/step_phase_test.cpp
+      train/optimizer/step_command_test.cpp
+      extras/power_sgd/orthonormal_test.cpp
+      train/sharding/unit_plan_test.cpp
+      train/sharding/use_order_test.cpp
+    LIBRARIES kolo_extras nlohmann_json::nlohmann_json
+    ONE_THREAD)
+  add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
+  kolo_configure_target(bfloat16_rounding)
+  kolo_internal_includes(bfloat16_rounding)
+  target_link_libraries(bfloat16_rounding PRIVATE kolo)
+  add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
+  add_executable(optimizer_memory tools/optimizer_memory.cpp)
+  kolo_configure_target(optimizer_memory)
+  target_include_directories(optimizer_memory PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(optimizer_memory PRIVATE kolo)
+  if(NOT KOLO_SANITIZE)
+    foreach(mode IN ITEMS none optimizer gradients full)
+      kolo_add_mpirun_test(
+        optimizer_memory.${mode} 2 300 $<TARGET_FILE:optimizer_memory> ${mode} 60)
+    endforeach()
+  endif()
+  kolo_add_test(wrapped_optimizer_test SOURCES train/wrapped/wrapped_optimizer_test.cpp
+    LIBRARIES kolo)
+  kolo_add_mpi_test(power_sgd_test
+    SOURCES
+      extras/power_sgd/power_sgd_state_test.cpp
+      extras/power_sgd/power_sgd_test.cpp
+    LIBRARIES kolo_extras)
+  kolo_add_mpi_test(train_test
+    SOURCES
+      train/checkpoint/checkpoint_damage.cpp
+      train/checkpoint/checkpoint_files_test.cpp
+      train/checkpoint/damaged_training_test.cpp
+      train/checkpoint/forged_checkpoint_test.cpp
+      train/checkpoint/odd_tensors_test.cpp
+      train/checkpoint/training_checkpoint_test.cpp
+      train/optimizer/complex_parameters_test.cpp
+      train/optimizer/distributed_optimizer_test.cpp
+      train/optimizer/grad_scaler_misuse_test.cpp
+      train/optimizer/grad_scaler_steps_test.cpp
+      train/optimizer/grad_scaler_test.cpp
+      train/optimizer/long_parameter_test.cpp
+      train/optimizer/optimizer_join_test.cpp
+      train/optimizer/optimizer_options_test.cpp
+      train/optimizer/optimizer_parameters_test.cpp
+      train/optimizer/training_report_test.cpp
+      train/sharding/checkpointed_models_test.cpp
+      train/sharding/frozen_checkpoints_test.cpp
+      train/sharding/frozen_parameters_test.cpp
+      train/sharding/full_sharding_test.cpp
+      train/sharding/gathered_frozen_test.cpp
+      train/sharding/gathered_units_test.cpp
+      train/sharding/node_slots_test.cpp
+      train/sharding/precision_test.cpp
+      train/sharding/released_parameters_test.cpp
+      train/sharding/sharded_guards_test.cpp
+      train/sharding/sharded_memory_test.cpp
+      train/sharding/sharded_optimizer_test.cpp
+      train/sharding/sharded_ranks_test.cpp
+      train/sharding/sharded_training_test.cpp
+      train/sharding/sharded_traps_test.cpp
+      train/sharding/unit_policy_test.cpp
+      train/tensors/activation_checkpoint_test.cpp
+      train/tensors/autocast_test.cpp
+      train/tensors/autograd_test.cpp
+      train/tensors/broadcast_test.cpp
+      train/tensors/complex_test.cpp
+      train/tensors/deferred_test.cpp
+      train/tensors/model_dtype_test.cpp
+      train/tensors/parameter_sync_test.cpp
+      train/tensors/reductions_test.cpp
+      train/tensors/rows_test.cpp
+      train/tensors/shared_tensor_test.cpp
+      train/tensors/sparse_test.cpp
+      train/tensors/tensor_errors_test.cpp
+      train/wrapped/fused_test.cpp
+      train/wrapped/option_sync_test.cpp
+    RANKS 2
+    TIMEOUT 900
+    LIBRARIES kolo)
+  kolo_add_test(random_training_test SOURCES train/optimizer/random_training_test.cpp
+    LIBRARIES kolo)
+  kolo_add_mpi_test(training_steps_test
+    SOURCES
+      train/optimizer/ended_runtime_test.cpp
+      train/optimizer/local_steps_test.cpp
+      train/optimizer/loss_normalization_test.cpp
+      train/optimizer/owned_optimizer_test.cpp
+      train/optimizer/random_copy_test.cpp
+      train/optimizer/rank_comparison_test.cpp
+      train/optimizer/replica_check_test.cpp
+    LIBRARIES kolo_extras)
+  if(NOT LibTorch_torch_cuda_LIBRARY)
+    # Replaces LibTorch's CUDA library on the fake GPUs; only CUDA's headers are needed.
+    add_library(kolo_fake_cuda STATIC
+      support/gpu/fake_cuda/allocator.cpp
+      support/gpu/fake_cuda/boxed_call.cpp
+      support/gpu/fake_cuda/byte_runs.cpp
+      support/gpu/fake_cuda/cpu_twins.cpp
+      support/gpu/fake_cuda/device.cpp
+      support/gpu/fake_cuda/guard.cpp
+      support/gpu/fake_cuda/hooks.cpp
+      support/gpu/fake_cuda/operator_traits.cpp
+      support/gpu/fake_cuda/operators.cpp
+    )
+    kolo_configure_target(kolo_fake_cuda)
+    kolo_internal_includes(kolo_fake_cuda)
+    target_include_directories(kolo_fake_cuda PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+    target_compile_definitions(kolo_fake_cuda PRIVATE NDEBUG)  # as kolo, for LibTorch's headers
+    target_link_libraries(kolo_fake_cuda PUBLIC kolo_test_support LibTorch::LibTorch)
+    kolo_add_test(cuda_tensor_test
+      SOURCES
+        train/cuda/cuda_activation_checkpoint_test.cpp
+        train/cuda/cuda_checkpoint_test.cpp
+        train/cuda/cuda_collectives_test.cpp
+        train/cuda/cuda_optimizer_test.cpp
+        train/cuda/cuda_streams_test.cpp
+        train/cuda/cuda_sync_batch_norm_test.cpp
+        train/cuda/cuda_units_test.cpp
+        train/cuda/fake_cuda_order_test.cpp
+        train/cuda/fake_cuda_test.cpp
+        train/cuda/fake_cuda_training_test.cpp
+      LIBRARIES kolo_fake_cuda kolo_extras)
+    kolo_add_test(cuda_accelerator_test SOURCES train/cuda/cuda_accelerator_test.cpp
+      LIBRARIES kolo_fake_cuda kolo_extras)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # g++ wrongly reports values of LibTorch's data loaders as uninitialized.
+      target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
+    endif()
+    kolo_add_test(cuda_codec_test
+      SOURCES train/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
+  endif()
+  # One rank: what is left out where no rank must be waited for, and must still convert, average and
+  # wait for the program's own work.
+  kolo_add_variant(train_test alone 1 900)
+  # Three ranks: shards of different lengths, ranks without elements, averages that round.
+  kolo_add_variant(train_test uneven 3 900)
+  # Without shared memory: Shard::Full gathers units; there are no windows.
+  kolo_add_variant(train_test messages 3 900 ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  # Two nodes of two ranks: one copy, one slot and one replica a node, and shards between nodes.
+  # Sums are in rank order, so that all modes give the same bits.
+  set(nodes KOLO_FAKE_NODES=2 KOLO_ALGORITHM=allreduce:direct,reduce_scatter:direct)
+  kolo_add_variant(train_test nodes 4 900 ENVIRONMENT ${nodes})
+  # Over communicators of the program's, of its even and its odd ranks, at the same time: ranks and
+  # messages of another group, or of the whole program. One group after the other
+  # (KOLO_TEST_GROUPS=in_turn) by hand.
+  kolo_add_variant(train_test groups 4 900 ENVIRONMENT KOLO_TEST_GROUPS=at_once)
+  # Whole models, for fifty steps: in one copy of uneven shards; and where nodes gather.
+  kolo_add_mpi_test(sharded_models_test
+    SOURCES train/sharding/sharded_models_test.cpp RANKS 3 TIMEOUT 900 LIBRARIES kolo)
+  kolo_add_variant(sharded_models_test nodes 4 900 ENVIRONMENT ${nodes})
+  # The matrix of checkpoints, in fresh processes.
+  if(NOT KOLO_SANITIZE)
+    kolo_test_executable(resume_matrix train/checkpoint/resume_matrix.cpp)
+    target_link_libraries(resume_matrix PRIVATE kolo_test_mpi_main kolo)
+    kolo_precompile_torch(resume_matrix)
+    foreach(variant shared messages)
+      add_test(NAME resume_matrix.${variant} COMMAND Python3::Interpreter
+        "${CMAKE_CURRENT_SOURCE_DIR}/train/checkpoint/resume_test.py" $<TARGET_FILE:resume_matrix>
+        ${KOLO_MPIRUN})
+      kolo_set_mpirun_properties(resume_matrix.${variant} 3 600)
+    endforeach()
+    set_property(TEST resume_matrix.messages APPEND PROPERTY ENVIRONMENT
+      KOLO_SHARED_MEMORY=off KOLO_TEST_VARIANT=messages)
+  endif()
+endif()
