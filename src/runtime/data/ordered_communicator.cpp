@@ -166,6 +166,7 @@ void OrderedCommunicator::show(const Stamp& stamp) {
 }
 
 Transfer OrderedCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
+  hear_sharers();
   tell(destination);
   bytes_sent_ += data.size();
   return inner_->send(data, destination, tag);
@@ -173,7 +174,29 @@ Transfer OrderedCommunicator::send(std::span<const std::byte> data, int destinat
 
 Transfer OrderedCommunicator::receive(std::span<std::byte> data, int source, int tag) {
   listen_to(source);
-  return inner_->receive(data, source, tag);
+  Transfer transfer = inner_->receive(data, source, tag);
+  if (source == inner_->rank() || peer(source).heard >= now_.sequence) return transfer;
+  if (free_tokens_.empty()) {
+    free_tokens_.push_back(unheard_.size());
+    unheard_.emplace_back();
+    free_tokens_.reserve(unheard_.size());  // abandon() may not throw
+  }
+  const std::uint64_t token = free_tokens_.back();
+  free_tokens_.pop_back();
+  unheard_[token] = {source, std::move(transfer)};
+  return Transfer(*this, token);
+}
+
+bool OrderedCommunicator::test(std::uint64_t token) {
+  Unheard& receive = unheard_[token];
+  if (!receive.transfer.ready() || !has_stamp_of(receive.source)) return false;
+  free_tokens_.push_back(token);
+  return true;
+}
+
+void OrderedCommunicator::abandon(std::uint64_t token) noexcept {
+  unheard_[token].transfer = Transfer();
+  free_tokens_.push_back(token);
 }
 
 /// Once for each operation, before its first message.
@@ -195,6 +218,14 @@ void OrderedCommunicator::listen_to(int rank) {
 }
 
 bool OrderedCommunicator::compare() {
+  const bool is_given_up = !hear_sharers();
+  for (int other = 0; other < size() && listens_to_all_; ++other) hear(other);
+  std::erase_if(awaited_, [&](int rank) { return has_stamp_of(rank); });
+  return awaited_.empty() && !is_given_up;
+}
+
+/// Compares what the ranks that share memory have shown. False if one of them has given up.
+bool OrderedCommunicator::hear_sharers() {
   bool is_given_up = false;
   for (std::size_t i = 0; i < sharers_.size(); ++i) {
     while (compared_[i] < now_.sequence && has_shown(i, compared_[i] + 1)) {
@@ -211,14 +242,14 @@ bool OrderedCommunicator::compare() {
       }
     }
   }
-  for (int other = 0; other < size() && listens_to_all_; ++other) hear(other);
-  std::erase_if(awaited_, [&](int rank) {
-    const Peer& from = peer(rank);
-    if (!hear(rank)) return false;
-    if (from.incoming) went_on(rank, *from.incoming);
-    return true;
-  });
-  return awaited_.empty() && !is_given_up;
+  return !is_given_up;
+}
+
+/// Whether `rank`, from which this operation receives, is known to run the same one.
+bool OrderedCommunicator::has_stamp_of(int rank) {
+  if (!hear(rank)) return false;
+  if (const std::optional<Stamp>& other = peer(rank).incoming) went_on(rank, *other);
+  return true;
 }
 
 /// Whether all stamps of `rank` up to that of this operation have arrived. One of a later operation

@@ -54,6 +54,10 @@ struct OrderBroken {
 /// The first message of an operation to each rank is preceded by a Stamp, and where ranks share
 /// memory each shows its latest stamps to all. So a rank reads the stamps of those on whose data it
 /// waits, and nobody waits for a stamp alone.
+///
+/// No rank passes on data of a rank whose stamp differs, so whoever ends an operation has a result
+/// of ranks that agree: a receive is ready once its sender's stamp has been compared, and a send
+/// begins by comparing those that are shown in shared memory.
 class OrderedCommunicator final : public Communicator {
  public:
   /// Bytes needed at the beginning of every segment of `board`.
@@ -123,9 +127,15 @@ class OrderedCommunicator final : public Communicator {
     std::optional<Transfer> transfer;  // of that
   };
 
-  // Transfers are those of `inner_`.
-  bool test(std::uint64_t) override { return true; }
-  void abandon(std::uint64_t) noexcept override {}
+  /// A receive whose sender has not been heard in its operation yet.
+  struct Unheard {
+    int source = 0;
+    Transfer transfer{};
+  };
+
+  // All other transfers are those of `inner_`.
+  bool test(std::uint64_t token) override;
+  void abandon(std::uint64_t token) noexcept override;
 
   void show(const Stamp& stamp);
   void forget_sent();
@@ -134,6 +144,8 @@ class OrderedCommunicator final : public Communicator {
   void listen_to(int rank);
   bool compare();
   bool hear(int rank);
+  bool hear_sharers();
+  bool has_stamp_of(int rank);
   bool remembers(const Stamp& other) const;
   void compare(int rank, const Stamp& other) const;
   [[noreturn]] void went_on(int rank, const Stamp& other) const;
@@ -159,6 +171,8 @@ class OrderedCommunicator final : public Communicator {
   bool listens_to_all_ = false;
   std::vector<std::uint64_t> compared_;  // up to which operation of each sharer
   std::deque<Sent> sent_;
+  std::vector<Unheard> unheard_;  // by token
+  std::vector<std::uint64_t> free_tokens_;
 };
 
 }  // namespace kolo::runtime

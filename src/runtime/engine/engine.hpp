@@ -114,9 +114,9 @@ class TensorQueue {
 
 class Engine;
 
-/// The background thread of an engine: makes progress while no caller does, and sleeps while there is
-/// nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks, and
-/// one per millisecond while such requests arrive.
+/// The background thread of an engine: makes progress while no caller does, and sleeps while there
+/// is nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks,
+/// and one per millisecond while such requests arrive.
 ///
 /// Every engine has its own thread: functions that the program runs inside an operation
 /// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
@@ -218,8 +218,8 @@ class Engine {
   WakeSignal& wake_signal() { return wake_signal_; }
 
   /// Leaves the set, which closes it on all ranks, and blocks until nothing is pending or running
-  /// here. Then releases all that the engine holds: its thread, communicators and shared memory. What
-  /// remains answers handles and later submissions, with an error in which `why` completes
+  /// here. Then releases all that the engine holds: its thread, communicators and shared memory.
+  /// What remains answers handles and later submissions, with an error in which `why` completes
   /// "process set world: ". Any thread, also several at once: each call returns once the engine has
   /// ended. Throws InvalidArgument inside a step of this engine.
   void end(const std::string& why, Leaving how);

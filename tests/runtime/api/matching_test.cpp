@@ -169,6 +169,24 @@ TEST_P(DisagreementTest, AnotherReduction) {
                   "allreduce (Max) of 8 elements of int32");
 }
 
+// Every rank's result takes something from the odd one, through others where need be: none may end
+// the operation with it.
+TEST_P(DisagreementTest, ADifferentOperation_GivesNoRankAResult) {
+  for (const std::int64_t count : {1, 3000, 400'000}) {
+    for (int odd = 0; odd < size(); ++odd) {
+      run_by_order([&](Runtime& runtime, ProcessSet& set) {
+        expect_sum_works(set, "first");
+        const ReduceOp op = runtime.rank() == odd ? ReduceOp::Max : ReduceOp::Sum;
+        const std::string text =
+            text_thrown_by<MismatchError>([&] { sum(set, count, DType::Float32, op); });
+        expect_contains(text, "operation 2 of the set");
+        expect_contains(text, "allreduce (Sum) of " + std::to_string(count) + " elements");
+        expect_contains(text, "allreduce (Max) of " + std::to_string(count) + " elements");
+      });
+    }
+  }
+}
+
 TEST_P(DisagreementTest, AnotherFactor) {
   expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Float64); },
                   [](ProcessSet& set) { sum(set, 8, DType::Float64, ReduceOp::Sum, 2.0); },

@@ -50,7 +50,7 @@ at::Tensor train_alone(Algorithm algorithm, torch::ScalarType type) {
 class DistributedOptimizerTest : public TrainingTest {};
 
 class OptimizersTest : public DistributedOptimizerTest,
-                     public testing::WithParamInterface<Algorithm> {};
+                       public testing::WithParamInterface<Algorithm> {};
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizersTest,
                          testing::Values(Algorithm::Sgd, Algorithm::Adam, Algorithm::AdamW,
