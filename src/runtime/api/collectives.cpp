@@ -302,14 +302,27 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
   return submission;
 }
 
-Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
-                          const OperationOptions& options) {
+Submission make_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
   Submission submission = make_operation(Collective::AllGather, options);
   for (InputRows& tensor : tensors) {
     add_rows(*submission.operation, tensor.input, std::move(tensor.allocate));
   }
+  return submission;
+}
+
+Submission make_allgather(const std::vector<InputAndGathered>& tensors,
+                          std::vector<std::int64_t> rows, Outputs outputs,
+                          const OperationOptions& options) {
+  Submission submission = make_operation(Collective::AllGather, options);
+  Request& request = submission.operation->request;
+  for (const InputAndGathered& tensor : tensors) {
+    add_tensor(*submission.operation, tensor.input).output = static_cast<std::byte*>(tensor.output);
+    std::vector<std::int64_t>& shape = request.tensors.back().shape;
+    shape.erase(shape.begin());
+  }
+  request.rows = std::move(rows);
   if (outputs == Outputs::PerNode) {
-    submission.operation->request.placement = Request::kOncePerNode;
+    request.placement = Request::kOncePerNode;
     check(submission);
   }
   return submission;
@@ -408,7 +421,6 @@ using runtime::make_broadcast;
 using runtime::make_operation;
 using runtime::make_reduction;
 using runtime::Operation;
-using runtime::Outputs;
 using runtime::run;
 using runtime::Submission;
 using runtime::submit;
@@ -500,11 +512,11 @@ void allgather(const TensorView& input, AllocateRows allocate, const OperationOp
 }
 
 Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
-  return submit(make_allgather(std::move(tensors), Outputs::PerRank, options));
+  return submit(make_allgather(std::move(tensors), options));
 }
 
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {
-  run(make_allgather(std::move(tensors), Outputs::PerRank, options));
+  run(make_allgather(std::move(tensors), options));
 }
 
 Handle alltoall_async(const TensorView& input, std::vector<std::int64_t> splits,
@@ -694,6 +706,7 @@ Submission make_allgather(const SharedBuffer& buffer, std::size_t offset_bytes,
   const BufferRange range(buffer, offset_bytes, dtype, shape_of(total));
   runtime::TensorMemory& memory = runtime::add_tensor(*operation, range.view());
   memory.output = static_cast<std::byte*>(range.view().data);
+  memory.input = nullptr;                            // in place
   operation->request.tensors.front().shape.clear();  // a row is one element
   operation->request.rows = counts;
   return in_shared_memory(std::move(submission), range);

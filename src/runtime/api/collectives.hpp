@@ -50,11 +50,22 @@ Submission make_reduction(Collective collective, const std::vector<InputOutput>&
 Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
                           const OperationOptions& options);
 
-/// The memory that the allocators of an all-gather return: the rank's own, or memory shared by all
-/// ranks of its node, which no rank uses between its submission and the end of the operation.
+Submission make_allgather(std::vector<InputRows> tensors, const OperationOptions& options);
+
+/// The outputs of an all-gather: the rank's own memory, or memory shared by all ranks of its node,
+/// which no rank uses between its submission and the end of the operation.
 enum class Outputs : std::uint8_t { PerRank, PerNode };
 
-Submission make_allgather(std::vector<InputRows> tensors, Outputs outputs,
+/// A tensor to be gathered, and memory for all ranks' rows of it.
+struct InputAndGathered {
+  TensorView input;
+  void* output;
+};
+
+/// Gathers `rows[r]` rows of each tensor from rank r. The ranks exchange no row counts and nothing
+/// is allocated while it runs, so on a GPU it waits for nothing that the program launches later.
+Submission make_allgather(const std::vector<InputAndGathered>& tensors,
+                          std::vector<std::int64_t> rows, Outputs outputs,
                           const OperationOptions& options);
 
 /// Allocates memory that the ranks of the set can access, `size_bytes` on each.

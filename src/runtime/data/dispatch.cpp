@@ -37,7 +37,15 @@ struct Dispatched {
       throw InvalidArgument(describe(operation.request) + ": AllocateRows returned null for " +
                             std::to_string(total) + " rows. Return memory for them, or throw.");
     }
+    if (!backend.may_allocate(operation)) throw InvalidArgument(captured_on(path.communicator->rank()));
     backend.await_allocation(operation);
+  }
+
+  std::string captured_on(int rank) const {
+    return describe(operation.request) + " on process set " + path.name + ": its stream on rank " +
+           std::to_string(path.world_rank(rank)) +
+           " is being captured into a CUDA graph since it was called. Wait for it before the "
+           "capture.";
   }
 
   /// See allocate_output().
@@ -72,21 +80,35 @@ struct Dispatched {
 
 // --- make_room ---
 
-/// For an all-gather in place, the ranks have already agreed on the rows.
+/// What a rank that may not allocate now tells the others in place of a number of rows.
+constexpr std::size_t kCannotAllocate = static_cast<std::size_t>(-1);
+
+void refuse_captures(const Dispatched& run, std::span<const std::size_t> rows) {
+  const auto found = std::ranges::find(rows, kCannotAllocate);
+  if (found == rows.end()) return;
+  const auto rank = static_cast<int>(found - rows.begin());
+  throw AgreedFailure{{ErrorKind::InvalidArgument, run.captured_on(rank)}};
+}
+
 Task make_room_to_gather(const Dispatched& run, std::size_t index, TensorRows& rows) {
   TensorMemory& memory = run.memory(index);
   const std::vector<std::int64_t>& agreed_rows = run.operation.request.rows;
   rows.received.assign(agreed_rows.begin(), agreed_rows.end());
   if (!agreed_rows.empty()) co_return;
-  const std::vector<std::size_t> own{static_cast<std::size_t>(memory.row_count)};
+  const std::vector<std::size_t> own{run.backend.may_allocate(run.operation)
+                                         ? static_cast<std::size_t>(memory.row_count)
+                                         : kCannotAllocate};
   co_await gather_numbers(run.path, own, rows.received);
+  refuse_captures(run, rows.received);
   run.allocate_output(index, rows.received);
 }
 
 Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows& rows) {
   TensorMemory& memory = run.memory(index);
   rows.sent.assign(memory.send_splits.begin(), memory.send_splits.end());
+  if (!run.backend.may_allocate(run.operation)) std::ranges::fill(rows.sent, kCannotAllocate);
   co_await exchange_numbers(run.path, rows.sent, rows.received);
+  refuse_captures(run, rows.received);
   if (!run.absent.none()) {
     co_await refuse_rows_for_absent(run.path, run.operation.request, rows.received, run.absent);
   }
@@ -104,7 +126,7 @@ Move all_gather(const Dispatched& run, std::size_t index, const std::vector<std:
   CollectiveCall call = run.make_call(index);
   call.counts = counts;
   call.shares_output = run.operation.request.is_once_per_node();
-  if (!run.operation.request.rows.empty()) {  // in place
+  if (call.input == nullptr) {  // in place
     const auto own = static_cast<std::size_t>(run.path.communicator->rank());
     call.input = call.output + places[own].begin * size_of(call.dtype);
   }

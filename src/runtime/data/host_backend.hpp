@@ -31,6 +31,7 @@ class HostBackend final : public Backend {
                       std::span<const std::vector<std::size_t>> counts,
                       JoinedRanks joined) override;
   Task move(Collective collective, std::span<const Move> moves) override;
+  bool may_allocate(const Operation&) override { return true; }
   void await_allocation(const Operation&) override {}
 
   std::uint64_t bytes_packed() const { return bytes_packed_; }

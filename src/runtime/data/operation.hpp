@@ -19,7 +19,7 @@ namespace kolo::runtime {
 
 /// One tensor's memory on this rank.
 struct TensorMemory {
-  const std::byte* input = nullptr;
+  const std::byte* input = nullptr;  ///< all-gather: null if it is in its place in `output`
   std::byte* output = nullptr;
   float* residual = nullptr;  ///< see AllreduceOptions
   /// The addresses, on every rank, of the part that others need (see CollectiveCall), if all of

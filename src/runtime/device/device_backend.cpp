@@ -490,14 +490,13 @@ void DeviceBackend::launch_move(Collective collective, const CollectiveCall& cal
   }
 }
 
+bool DeviceBackend::may_allocate(const Operation& operation) {
+  return !device_.gpu.is_capturing(operation.device.stream);
+}
+
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may
 /// still be running.
 void DeviceBackend::await_allocation(const Operation& operation) {
-  if (device_.gpu.is_capturing(operation.device.stream)) {
-    throw InvalidArgument(describe(operation.request) +
-                          ": its stream is being captured into a CUDA graph since it was called. "
-                          "Wait for it before the capture.");
-  }
   const std::shared_ptr<CUevent_st> allocated = events_.take(device_.gpu);
   device_.gpu.record(allocated.get(), operation.device.stream);
   device_.gpu.wait(device_.stream, allocated.get());

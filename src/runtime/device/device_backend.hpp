@@ -166,6 +166,7 @@ class DeviceBackend final : public Backend {
                       std::span<const std::vector<std::size_t>> counts,
                       JoinedRanks joined) override;
   Task move(Collective collective, std::span<const Move> moves) override;
+  bool may_allocate(const Operation& operation) override;
   void await_allocation(const Operation& operation) override;
 
   /// Call it after a batch: returns owners of outgrown memory, to be kept until what was launched

@@ -48,7 +48,8 @@ struct Request {
   /// A `placement`: the ranks of a node share an all-gather's output, or the memory to be
   /// allocated.
   static constexpr std::string_view kOncePerNode = "once per node";
-  std::vector<std::int64_t> rows;  ///< all-gather in place: each rank's; otherwise empty
+  /// All-gather: each rank's rows, of every tensor; empty: the ranks exchange them when it runs.
+  std::vector<std::int64_t> rows;
   std::vector<int> members;        ///< add, remove process set: world ranks
   int set_number = 0;              ///< remove process set
   bool fusible = true;             ///< may run in one batch with other requests

@@ -287,11 +287,14 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   slots_[slot].streams = {current};
   current.keep(*slots_[slot].memory);
   std::byte* place = slots_[slot].data();
-  std::vector<InputRows> rows;
+  std::vector<runtime::InputAndGathered> parts;
   for (const Part& part : units_[unit].parts) {
-    rows.push_back({input_of(part, place), [place](const auto&) { return place; }});
+    TensorView shard = input_of(part, place);
+    shard.shape.insert(shard.shape.begin(), 1);  // one row from each rank
+    parts.push_back({std::move(shard), place});
     place += part_bytes(part, set_->size());
   }
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(set_->size()), 1);
   std::string purpose = "gathering unit " + std::to_string(unit) + " (" + units_[unit].name + ")";
   if (slots_.is_of_node(slot)) purpose += " into slot " + std::to_string(slot);
   OperationOptions options = calls_->next(options_, std::move(purpose));
@@ -302,7 +305,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   slots_[slot].unit = unit;
   const auto outputs =
       slots_.is_of_node(slot) ? runtime::Outputs::PerNode : runtime::Outputs::PerRank;
-  states_[unit].gather = submit(runtime::make_allgather(std::move(rows), outputs, options));
+  states_[unit].gather = submit(runtime::make_allgather(parts, std::move(rows), outputs, options));
 }
 
 /// This rank's shard of a part that is gathered to `place`. A shard on another device is first

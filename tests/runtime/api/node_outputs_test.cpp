@@ -20,16 +20,13 @@ namespace kolo::test::node_outputs_test {
 
 using runtime::Outputs;
 
-Handle gather(std::vector<InputRows> tensors, Outputs outputs = Outputs::PerNode) {
-  return submit(runtime::make_allgather(std::move(tensors), outputs, {.name = "x"}));
-}
-
 /// Gathers one row, whose result is not checked.
 Handle gather_row(Outputs outputs) {
   const auto rows = std::make_shared<std::vector<float>>(16);
+  const auto ranks = static_cast<std::size_t>(Runtime::current().size());
   return submit(runtime::make_allgather(
-      {{{rows->data() + 8, DType::Float32, {1}, {}}, [rows](const auto&) { return rows->data(); }}},
-      outputs, {.name = "x", .keep_alive = rows}));
+      {{{rows->data() + 8, DType::Float32, {1}, {}}, rows->data()}},
+      std::vector<std::int64_t>(ranks, 1), outputs, {.name = "x", .keep_alive = rows}));
 }
 
 std::vector<Setting> nodes() {
@@ -88,11 +85,13 @@ TEST_P(NodeOutputsTest, EveryRankFindsAllRowsAsSoonAsItsCallHasEnded) {
     for (std::size_t step = 0; step < 12; ++step) {  // reuses the same memory
       std::vector<float> first = own_rows<float>(runtime.rank(), step, kRow);
       std::vector<std::int64_t> second = own_rows<std::int64_t>(runtime.rank(), step, 1);
-      const std::int64_t rows = rows_of(runtime.rank(), step);
-      gather({{{first.data(), DType::Float32, {rows, kRow}, {}},
-               [&](const auto&) { return floats[node].data(); }},
-              {{second.data(), DType::Int64, {rows}, {}},
-               [&](const auto&) { return numbers[node].data(); }}})
+      const std::int64_t own = rows_of(runtime.rank(), step);
+      std::vector<std::int64_t> rows;
+      for (int rank = 0; rank < runtime.size(); ++rank) rows.push_back(rows_of(rank, step));
+      submit(runtime::make_allgather(
+                 {{{first.data(), DType::Float32, {own, kRow}, {}}, floats[node].data()},
+                  {{second.data(), DType::Int64, {own}, {}}, numbers[node].data()}},
+                 rows, Outputs::PerNode, {.name = "x"}))
           .wait();
       expect_all_rows(floats[node].data(), runtime.size(), step, kRow);
       expect_all_rows(numbers[node].data(), runtime.size(), step, 1);

@@ -101,6 +101,37 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
   });
 }
 
+/// Kolo learns of the capture when it allocates the output, and the set goes on.
+TEST_P(DeviceLifeTest, GraphThatIsCapturedSinceTheCallFailsOnAllRanks) {
+  const int last = size() - 1;
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    FakeGpuHub& hub = *world.hub();
+    const auto ranks = static_cast<std::size_t>(size());
+    const auto memory = program.allocate(ranks);
+    const auto result = program.allocate(ranks * ranks);
+    program.write(memory, ranks, 1.0F);
+    const auto allocate = [&](const std::vector<std::int64_t>&) { return result.get(); };
+    const OperationOptions options{.name = "x", .stream = program.stream()};
+    for (const Collective collective : {Collective::AllGather, Collective::AllToAll}) {
+      if (runtime.rank() != last) barrier();
+      const TensorView view = program.view(memory, ranks);
+      Handle handle = collective == Collective::AllGather
+                          ? allgather_async(view, allocate, options)
+                          : alltoall_async(view, {}, allocate, options);
+      if (runtime.rank() == last) {
+        hub.begin_capture(last, program.stream());
+        barrier();
+      }
+      expect_contains(text_thrown_by<InvalidArgument>([&] { handle.wait(); }),
+                      "its stream on rank " + std::to_string(last) +
+                          " is being captured into a CUDA graph since it was called");
+      if (runtime.rank() == last) hub.end_capture(last, program.stream());
+      expect_sum_of_ones(program, runtime.world());
+    }
+  });
+}
+
 /// As when the program waits for its GPU inside CUDA, which then blocks other queries.
 TEST_P(DeviceLifeTest, UnansweredEventQueryBlocksNobody) {
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {

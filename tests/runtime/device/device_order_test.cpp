@@ -15,6 +15,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/api/collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
@@ -79,6 +80,50 @@ TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
             },
             {.gpus_per_rank = 1});
   for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
+}
+
+/// Whether a gather on rank 0 runs only after what its program has launched since it was submitted.
+bool gather_waits_for_later_work(bool has_known_rows) {
+  std::barrier launched(2);
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(2,
+            [&](FakeWorld& world) {
+              const int rank = world.topology().rank;
+              if (rank == 0) hub = world.hub();
+              Runtime runtime(options_in(world, test_config()));
+              Runtime::set_thread_current(&runtime);
+              GpuProgram program(world), observer(world);
+              const auto memory = program.allocate(4);
+              const auto gathered = program.allocate(8);
+              const auto later = program.allocate(4);
+              program.write(memory, 4, 1.0F);
+              expect_sum_of_ones(program, runtime.world());
+              if (rank == 1) launched.arrive_and_wait();
+              const OperationOptions options{.name = "gather", .stream = program.stream()};
+              const TensorView view = program.view(memory, 4);
+              Handle handle =
+                  has_known_rows
+                      ? submit(runtime::make_allgather({{view, gathered.get()}}, {4, 4},
+                                                       runtime::Outputs::PerRank, options))
+                      : allgather_async(
+                            view, [&](const auto&) { return gathered.get(); }, options);
+              if (rank == 0) {
+                program.write(later, 4, 2.0F);
+                launched.arrive_and_wait();
+              }
+              handle.wait();
+              expect_sum_of_ones(observer, runtime.world());  // behind the gather, and what it knows
+              if (rank == 0) observer.read(later, 4);         // a hazard unless it knows of that
+              EXPECT_EQ(program.read(gathered, 8), std::vector<float>(8, 1.0F));
+            },
+            {.gpus_per_rank = 1});
+  return hub->hazards().empty();
+}
+
+/// A unit that is gathered ahead must not wait for the kernels of the one that is in use.
+TEST(DeviceOrderTest, GatherOfKnownRowsDoesNotWaitForLaterWork) {
+  EXPECT_TRUE(gather_waits_for_later_work(false));  // it waits for the memory that is allocated
+  EXPECT_FALSE(gather_waits_for_later_work(true));
 }
 
 /// Sums in `set` until that fails with an `Expected`. @return how often it worked
