@@ -97,7 +97,7 @@ std::vector<Case> DeviceCases::make(const Workload& workload) {
   // All cases share this memory, so it must not be reallocated after the first one is made.
   std::size_t bytes = layout_of(workload, !options_.out_of_place).size_bytes;
   if (options_.is_gradients()) {
-    bytes = std::max(bytes, plan_buckets(workload).buckets.size_bytes);
+    bytes = std::max(bytes, plan_buckets(workload, true).buckets.size_bytes);
   }
   memory_.reserve(bytes);
   std::vector<Case> cases;
@@ -123,7 +123,7 @@ void DeviceCases::add_kolo(const Workload& workload, bool in_place, std::vector<
 
 void DeviceCases::add_buckets(const Workload& workload, std::vector<Case>& cases) {
   if (!is_wanted(kBuckets)) return;
-  const BucketLayout layout = plan_buckets(workload);
+  const BucketLayout layout = plan_buckets(workload, true);
   const std::vector<Tensor> buckets = layout.buckets.at(memory_.data());
   for (const std::string& compression : options_.compressions) {
     const Label label{.algorithm = kBuckets, .placement = kDevice, .compression = compression};

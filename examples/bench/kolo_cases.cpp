@@ -351,7 +351,7 @@ void KoloCases::add_in_window(const Workload& workload, bool in_place,
 void KoloCases::add_buckets(const Workload& workload, const std::string& compression,
                             std::vector<Case>& cases) {
   if (!is_wanted(kBuckets, kWindow) && !is_wanted(kCopiedBuckets, kWindow)) return;
-  const BucketLayout layout = plan_buckets(workload);
+  const BucketLayout layout = plan_buckets(workload, false);
   const SharedBuffer& buffer = reserve_shared(layout.gradients.size_bytes);
   if (!buffer.is_shared()) return;
   std::vector<Tensor> gradients = layout.gradients.at(buffer.data());

@@ -124,14 +124,14 @@ void add_calls(const Label& label, const Calls& calls, const std::vector<Tensor>
   }
 }
 
-BucketLayout plan_buckets(const Workload& gradients) {
+BucketLayout plan_buckets(const Workload& gradients, bool is_on_gpu) {
   using namespace kolo::train;
   std::vector<PlannedParameter> parameters;
   for (const std::size_t count : gradients.counts) parameters.push_back({count, gradients.dtype});
   std::vector<std::size_t> order(parameters.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const BucketPlan plan =
-      kolo::train::plan_buckets(parameters, order, default_bucket_bytes(parameters));
+      kolo::train::plan_buckets(parameters, order, default_bucket_bytes(parameters, is_on_gpu));
   BucketLayout layout;
   layout.buckets.size_bytes = plan.size_bytes;
   layout.gradients.size_bytes = plan.size_bytes;

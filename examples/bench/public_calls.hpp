@@ -52,6 +52,6 @@ struct BucketLayout {
   Layout gradients;  ///< inside the buckets, in their order
 };
 
-BucketLayout plan_buckets(const Workload& gradients);
+BucketLayout plan_buckets(const Workload& gradients, bool is_on_gpu);
 
 }  // namespace bench

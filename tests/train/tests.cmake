@@ -129,6 +129,13 @@ if(TARGET kolo)
         train/cuda/fake_cuda_test.cpp
         train/cuda/fake_cuda_training_test.cpp
       LIBRARIES kolo_fake_cuda kolo_extras)
+    if(KOLO_BUILD_EXAMPLES)  # the table of docs/gpu.md
+      add_executable(gpu_calls tools/gpu_calls.cpp)
+      kolo_configure_target(gpu_calls)
+      kolo_internal_includes(gpu_calls)
+      target_include_directories(gpu_calls PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+      target_link_libraries(gpu_calls PRIVATE kolo_fake_cuda kolo_example_models kolo GTest::gtest)
+    endif()
     kolo_add_test(cuda_accelerator_test SOURCES train/cuda/cuda_accelerator_test.cpp
       LIBRARIES kolo_fake_cuda kolo_extras)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

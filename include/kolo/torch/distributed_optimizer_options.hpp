@@ -130,7 +130,8 @@ struct DistributedOptimizerOptions {
 
   // --- Speed ---
 
-  /// The maximum bytes of gradients that are reduced together; 0: a 16th of all, at most 25 MiB.
+  /// The maximum bytes of gradients that are reduced together; 0: a 16th of all, at most 25 MiB and
+  /// on a GPU at least 4 MiB.
   /// Larger buckets cost less per byte, smaller ones start earlier.
   std::size_t bucket_bytes = 0;
   /// Groups of parameters whose gradients are reduced together: one bucket per group and dtype, of

@@ -20,6 +20,9 @@ auto share(Owner owner, int device) {
   auto* const handle = owner.release();
   return std::shared_ptr<typename Owner::element_type>(
       handle, [device, release = owner.get_deleter()](auto* last) noexcept {
+        int current = 0;
+        // The process is ending: CUDA has released everything.
+        if (cudaGetDevice(&current) == cudaErrorCudartUnloading) return;
         try {
           const CudaDeviceGuard guard(device);
           release(last);
@@ -66,7 +69,12 @@ std::shared_ptr<CUevent_st> CudaGpu::make_timer() {
 std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
   const CudaDeviceGuard guard(index_);
   void* memory = nullptr;
-  const cudaError_t code = cudaMalloc(&memory, bytes);
+  cudaError_t code = cudaMalloc(&memory, bytes);
+  if (code == cudaErrorMemoryAllocation) {
+    forget_cuda_error();
+    release_cached_memory();
+    code = cudaMalloc(&memory, bytes);
+  }
   if (code != cudaSuccess) {
     forget_cuda_error();
     throw_device_error("allocate " + std::to_string(bytes) + " bytes on GPU " +

@@ -91,6 +91,8 @@ struct DeviceConversion {
   DType to = DType::Float32;
   double factor = 1.0;
   std::int64_t divisor = 1;  ///< 1 unless `from` is Int64
+
+  bool operator==(const DeviceConversion&) const = default;
 };
 
 /// Vectors of `count` elements of a floating type, `stride` elements apart.
@@ -133,7 +135,8 @@ class Gpu {
   virtual std::shared_ptr<CUevent_st> make_event() = 0;
   /// An event with the time at which it passed.
   virtual std::shared_ptr<CUevent_st> make_timer() = 0;
-  /// Memory of this GPU. Releasing it may wait for the GPU, so do not do it in a loop.
+  /// Memory of this GPU. Releasing it may wait for the GPU, so do not do it in a loop. Throws
+  /// BackendError if there is none left, and none that LibTorch has cached.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
   /// Whether the program is capturing a graph on `stream`; calls with the stream would then become
@@ -191,6 +194,12 @@ class Gpu {
   virtual void add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
                          DeviceStream stream) = 0;
 };
+
+/// Sets what makes another allocator of the process, such as LibTorch's, return the memory of the
+/// current GPU that it caches. It may wait for the GPU.
+void set_release_of_cached_memory(void (*release)());
+/// Calls it, if it is set. For Gpu::allocate, before the GPU counts as full.
+void release_cached_memory() noexcept;
 
 /// The GPUs that this process sees, and their connection to those of other ranks.
 class Gpus {

@@ -400,8 +400,7 @@ void run(const Submission& submission) {
   const auto& [set, operation] = submission;
   if (set.engine()->is_matched_by_order()) throw_if_invalid(submission);
   set.engine()->run(operation);
-  if (operation->error) std::rethrow_exception(operation->error);
-  set.engine()->order_after(*operation);
+  set.engine()->finish(*operation);
 }
 
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {

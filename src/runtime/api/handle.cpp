@@ -25,15 +25,13 @@ bool Handle::is_ready() const { return engine_->poll(operation()); }
 void Handle::wait() {
   runtime::Operation& operation = this->operation();
   engine_->wait(operation, runtime::Operation::Clock::time_point::max());
-  if (operation.error) std::rethrow_exception(operation.error);
-  engine_->order_after(operation);
+  engine_->finish(operation);
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
   runtime::Operation& operation = this->operation();
   if (!engine_->wait(operation, Deadline::after(duration).point())) return false;
-  if (operation.error) std::rethrow_exception(operation.error);
-  engine_->order_after(operation);
+  engine_->finish(operation);
   return true;
 }
 

@@ -69,7 +69,7 @@ class Backend {
   /// Runs all-gathers, broadcasts or all-to-alls, which use different memory.
   virtual Task move(Collective collective, std::span<const Move> moves) = 0;
 
-  /// Whether await_allocation() is possible: not while the program captures its stream into a graph.
+  /// Whether await_allocation() is possible: not while its stream is captured into a graph.
   virtual bool may_allocate(const Operation& operation) = 0;
   /// Makes later work wait until an output that was just allocated for `operation` may be written.
   virtual void await_allocation(const Operation& operation) = 0;

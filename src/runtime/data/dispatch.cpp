@@ -37,7 +37,8 @@ struct Dispatched {
       throw InvalidArgument(describe(operation.request) + ": AllocateRows returned null for " +
                             std::to_string(total) + " rows. Return memory for them, or throw.");
     }
-    if (!backend.may_allocate(operation)) throw InvalidArgument(captured_on(path.communicator->rank()));
+    if (!backend.may_allocate(operation))
+      throw InvalidArgument(captured_on(path.communicator->rank()));
     backend.await_allocation(operation);
   }
 

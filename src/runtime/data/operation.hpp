@@ -57,9 +57,9 @@ struct MessageMatch {
 
 /// One operation on this rank: its request, its memory, and its result.
 ///
-/// Set up by the submitting thread, run by whichever thread makes progress in its engine, read by the
-/// waiting one: `is_done` is stored last and orders everything else. On a GPU it is done when it
-/// has been launched: later work there waits for an event.
+/// Set up by the submitting thread, run by whichever thread makes progress in its engine, read by
+/// the waiting one: `is_done` is stored last and orders everything else. On a GPU it is done when
+/// it has been launched: later work there waits for an event.
 struct Operation {
   using Clock = std::chrono::steady_clock;
 

@@ -166,7 +166,7 @@ void OrderedCommunicator::show(const Stamp& stamp) {
 }
 
 Transfer OrderedCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
-  hear_sharers();
+  if (!is_sound([&] { return hear_sharers(); })) return Transfer(*this, kNever);
   tell(destination);
   bytes_sent_ += data.size();
   return inner_->send(data, destination, tag);
@@ -188,15 +188,36 @@ Transfer OrderedCommunicator::receive(std::span<std::byte> data, int source, int
 }
 
 bool OrderedCommunicator::test(std::uint64_t token) {
+  if (token == kNever) return false;
   Unheard& receive = unheard_[token];
-  if (!receive.transfer.ready() || !has_stamp_of(receive.source)) return false;
+  try {
+    if (!receive.transfer.ready()) return false;
+  } catch (...) {
+    free_tokens_.push_back(token);
+    throw;
+  }
+  if (!is_sound([&] { return has_stamp_of(receive.source); })) return false;
   free_tokens_.push_back(token);
   return true;
 }
 
 void OrderedCommunicator::abandon(std::uint64_t token) noexcept {
+  if (token == kNever) return;
   unheard_[token].transfer = Transfer();
   free_tokens_.push_back(token);
+}
+
+/// The order's end must not unwind an algorithm, from whose memory messages are being sent:
+/// compare() throws it, outside.
+template <class Compare>
+bool OrderedCommunicator::is_sound(Compare compare) {
+  if (broken_) return false;
+  try {
+    return compare();
+  } catch (const OrderBroken& broken) {
+    broken_ = broken;
+    return false;
+  }
 }
 
 /// Once for each operation, before its first message.
@@ -218,6 +239,7 @@ void OrderedCommunicator::listen_to(int rank) {
 }
 
 bool OrderedCommunicator::compare() {
+  if (broken_) throw OrderBroken(*broken_);
   const bool is_given_up = !hear_sharers();
   for (int other = 0; other < size() && listens_to_all_; ++other) hear(other);
   std::erase_if(awaited_, [&](int rank) { return has_stamp_of(rank); });

@@ -57,7 +57,8 @@ struct OrderBroken {
 ///
 /// No rank passes on data of a rank whose stamp differs, so whoever ends an operation has a result
 /// of ranks that agree: a receive is ready once its sender's stamp has been compared, and a send
-/// begins by comparing those that are shown in shared memory.
+/// begins by comparing those that are shown in shared memory. Transfers never get ready once a stamp
+/// has differed.
 class OrderedCommunicator final : public Communicator {
  public:
   /// Bytes needed at the beginning of every segment of `board`.
@@ -127,6 +128,7 @@ class OrderedCommunicator final : public Communicator {
     std::optional<Transfer> transfer;  // of that
   };
 
+  static constexpr std::uint64_t kNever = static_cast<std::uint64_t>(-1);  // a send without effect
   /// A receive whose sender has not been heard in its operation yet.
   struct Unheard {
     int source = 0;
@@ -145,6 +147,8 @@ class OrderedCommunicator final : public Communicator {
   bool compare();
   bool hear(int rank);
   bool hear_sharers();
+  template <class Compare>
+  bool is_sound(Compare compare);
   bool has_stamp_of(int rank);
   bool remembers(const Stamp& other) const;
   void compare(int rank, const Stamp& other) const;
@@ -173,6 +177,7 @@ class OrderedCommunicator final : public Communicator {
   std::deque<Sent> sent_;
   std::vector<Unheard> unheard_;  // by token
   std::vector<std::uint64_t> free_tokens_;
+  std::optional<OrderBroken> broken_;  // found by a transfer
 };
 
 }  // namespace kolo::runtime

@@ -1,6 +1,7 @@
 #include "runtime/device/device_backend.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,12 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
   if (plan.reduction.op == ReduceOp::Sum && is_floating(on_device.wire)) {
     const double factor =
         std::exchange(on_device.before, 1.0) * std::exchange(on_device.after, 1.0);
-    (situation.ranks > 1 ? on_device.reduction.factor : on_device.after) = factor;
+    const bool may_overflow = on_device.wire == DType::Float16 || request.prescale != 1.0;
+    if (situation.ranks == 1 || (situation.only_adds && !may_overflow)) {
+      on_device.after = factor;
+    } else {
+      (situation.only_adds ? on_device.before : on_device.reduction.factor) = factor;
+    }
   }
   on_device.is_staged = on_device.before != 1.0;
   return on_device;
@@ -54,6 +60,14 @@ std::vector<std::size_t> bytes_of(const comm::DeviceCodec& codec,
   return bytes;
 }
 
+template <std::size_t kPlaces>
+std::array<std::byte*, kPlaces> places_of(const DevicePath& path,
+                                          const std::array<std::size_t, kPlaces>& sizes) {
+  std::array<std::byte*, kPlaces> places{};
+  path.staging.take(sizes, places);
+  return places;
+}
+
 float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
 
 }  // namespace
@@ -63,13 +77,14 @@ Task CodedExchange::all_reduce(base::CodecFormat format, ReductionItem item, dou
   const std::vector<ops::Range> pieces =
       ops::pieces_of(item.type->count(), path_.communicator.size(), format.block());
   const ops::Range own = pieces[rank()];
+  const std::size_t longest = ops::longest_of(pieces);
   const comm::DeviceCodec input{format};
   const comm::DeviceCodec result{format, path_.communicator.size()};
   const std::vector<std::size_t> result_bytes = bytes_of(result, pieces);
-  const std::size_t own_bytes = input.run_bytes(own.length);
-  const auto [sent, received, sum, gathered] =
-      path_.staging.take<4>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
-                             own.length * sizeof(float), sum_of(result_bytes)});
+  const std::array sizes{sum_of(bytes_of(input, pieces)), (size() - 1) * input.run_bytes(longest),
+                         longest * sizeof(float), sum_of(result_bytes)};
+  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
+  const auto [sent, received, sum, gathered] = places_of(path_, sizes);
   const Staging staging{sent, received, floats(sum)};
   co_await contribute(format, item, pieces, staging);
   combine(format, item, own, staging, nullptr);
@@ -99,11 +114,12 @@ Task CodedExchange::reduce_scatter(base::CodecFormat format, ReductionItem item,
                                    std::span<const std::size_t> counts, double scale) {
   const std::vector<ops::Range> pieces = ops::ranges_of(counts);
   const ops::Range own = pieces[rank()];
+  const std::size_t longest = ops::longest_of(pieces);
   const comm::DeviceCodec input{format};
-  const std::size_t own_bytes = input.run_bytes(own.length);
-  const auto [sent, received, sum] =
-      path_.staging.take<3>({sum_of(bytes_of(input, pieces)) - own_bytes, (size() - 1) * own_bytes,
-                             own.length * sizeof(float)});
+  const std::array sizes{sum_of(bytes_of(input, pieces)), (size() - 1) * input.run_bytes(longest),
+                         longest * sizeof(float)};
+  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
+  const auto [sent, received, sum] = places_of(path_, sizes);
   const Staging staging{sent, received, floats(sum)};
   co_await contribute(format, item, pieces, staging);
   float* const residual = item.memory->residual;
@@ -192,9 +208,11 @@ Task DeviceExchange::all_reduce(const DevicePlan& plan, std::span<const Reductio
   const ops::Range own = pieces[rank()];
   const std::size_t matrix = is_adasum ? size() * size() * sizeof(double) : 0;
   const std::size_t parts = comm::dot_product_parts(path_.communicator.size());
-  const auto [received, packed, matrices, weights, partial] = path_.staging.take<5>(
-      {own.length * size() * element, plan.is_staged ? count * element : 0, items.size() * matrix,
-       items.size() * matrix / size(), parts * matrix});
+  const std::array sizes{ops::longest_of(pieces) * size() * element,
+                         plan.is_staged ? count * element : 0, items.size() * matrix,
+                         items.size() * matrix / size(), parts * matrix};
+  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
+  const auto [received, packed, matrices, weights, partial] = places_of(path_, sizes);
 
   const std::byte* input = items.front().memory->input;
   std::byte* output = items.front().memory->output;
@@ -221,9 +239,11 @@ Task DeviceExchange::reduce_scatter(const DevicePlan& plan, ReductionItem item,
   const auto [type, memory] = item;
   const std::size_t element = size_of(plan.wire);
   const ops::Range own = ops::ranges_of(counts)[rank()];
-  const auto [received, packed, scattered] = path_.staging.take<3>(
-      {own.length * size() * element, plan.is_staged ? type->count() * element : 0,
-       plan.is_staged ? own.length * element : 0});
+  const std::size_t longest = std::ranges::max(counts);
+  const std::array sizes{longest * size() * element, plan.is_staged ? type->count() * element : 0,
+                         plan.is_staged ? longest * element : 0};
+  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
+  const auto [received, packed, scattered] = places_of(path_, sizes);
   const std::byte* input = memory->input;
   std::byte* result = memory->output;
   if (plan.is_staged) {
@@ -324,6 +344,7 @@ DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const Reduct
        .size = divisor_of(request, joined, path_.communicator->size()),
        .ranks = path_.communicator->size(),
        .needs_staging = items.size() > 1 || joined.count > 0,
+       .only_adds = path_.config.nccl_algo == "auto",
        .prefers_direct = path_.choices.algorithms.preferred(request.collective) == kDirect});
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.
@@ -348,7 +369,7 @@ double DeviceBackend::coded_scale(const Request& request, JoinedRanks joined) co
 
 Task DeviceBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
                                JoinedRanks joined) {
-  std::vector<InPlace> in_place;
+  std::vector<Reduction> reductions;
   while (!items.empty()) {
     if (const auto* const format = format_of(request, items.front().type->dtype)) {
       co_await coded_exchange_.all_reduce(*format, items.front(), coded_scale(request, joined));
@@ -363,58 +384,18 @@ Task DeviceBackend::all_reduce(const Request& request, std::span<const Reduction
     if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
     if (plan.is_direct) {
       co_await exchange_.all_reduce(plan, run);
-    } else if (plan.is_staged) {
-      co_await all_reduce_staged(plan, run);
     } else {
-      const auto [type, memory] = run.front();
-      in_place.push_back({plan, type->dtype, memory->input, memory->output, {}, type->count()});
+      reductions.push_back(make_reduction(plan, run, {}));
     }
     items = items.subspan(length);
   }
-  co_await reduce_in_place(in_place);
-}
-
-/// Staged reductions run one after another, because they share the staging memory.
-Task DeviceBackend::all_reduce_staged(const DevicePlan& plan,
-                                      std::span<const ReductionItem> items) {
-  const DType dtype = items.front().type->dtype;
-  const std::size_t count = count_of(items);
-  device_.traffic.add_round(2 * count * size_of(plan.wire));
-  const auto [staging] = staging_.take<1>({count * size_of(plan.wire)});
-  pack(device_, items, {dtype, plan.wire, plan.before}, staging);
-  device_.communicator.all_reduce(staging, staging, count, plan.wire, plan.reduction,
-                                  device_.stream);
-  co_await device_.communicator;
-  unpack(device_, staging, {plan.wire, dtype, plan.after, plan.divisor}, items);
-}
-
-/// Runs all of them in one group.
-Task DeviceBackend::reduce_in_place(std::span<const InPlace> reductions) {
-  if (reductions.empty()) co_return;
-  comm::DeviceCommunicator& communicator = device_.communicator;
-  comm::DeviceGroup group(communicator);
-  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
-    if (counts.empty()) {
-      device_.traffic.add_round(2 * kept * size_of(dtype));
-      communicator.all_reduce(input, output, kept, dtype, plan.reduction, device_.stream);
-    } else {
-      device_.traffic.add_round(sum_of(counts) * size_of(dtype));
-      communicator.reduce_scatter(input, output, counts, dtype, plan.reduction, device_.stream);
-    }
-  }
-  group.end();
-  co_await communicator;
-  for (const auto& [plan, dtype, input, output, counts, kept] : reductions) {
-    if (!plan.changes(dtype)) continue;
-    const comm::DeviceRun run{output, output, kept};
-    device_.gpu.convert({&run, 1}, {dtype, dtype, plan.after, plan.divisor}, device_.stream);
-  }
+  co_await reduce(reductions);
 }
 
 Task DeviceBackend::reduce_scatter(const Request& request, std::span<const ReductionItem> items,
                                    std::span<const std::vector<std::size_t>> counts,
                                    JoinedRanks joined) {
-  std::vector<InPlace> in_place;
+  std::vector<Reduction> reductions;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const DType dtype = items[i].type->dtype;
     if (const auto* const format = format_of(request, dtype)) {
@@ -426,38 +407,115 @@ Task DeviceBackend::reduce_scatter(const Request& request, std::span<const Reduc
     std::vector<std::size_t> parts = counts[i];
     for (std::size_t& count : parts) count *= parts_of(dtype);
     const RealItems real(items.subspan(i, 1));
-    const ReductionItem item = real.get().front();
-    if (plan.is_staged) bytes_packed_ += item.type->count() * size_of(plan.wire);
+    if (plan.is_staged) bytes_packed_ += count_of(real.get()) * size_of(plan.wire);
     if (plan.is_direct) {
+      const ReductionItem item = real.get().front();
       co_await exchange_.reduce_scatter(plan, item, parts);
-    } else if (plan.is_staged) {
-      co_await reduce_scatter_staged(plan, item, parts);
     } else {
-      const std::size_t kept = parts[static_cast<std::size_t>(path_.communicator->rank())];
-      const auto [type, memory] = item;
-      in_place.push_back(
-          {plan, type->dtype, memory->input, memory->output, std::move(parts), kept});
+      reductions.push_back(make_reduction(plan, real.get(), std::move(parts)));
     }
   }
-  co_await reduce_in_place(in_place);
+  co_await reduce(reductions);
 }
 
-Task DeviceBackend::reduce_scatter_staged(const DevicePlan& plan, ReductionItem item,
-                                          std::span<const std::size_t> counts) {
-  const DType dtype = item.type->dtype;
-  const std::size_t count = item.type->count();
-  const std::size_t element = size_of(plan.wire);
-  const ops::Range own =
-      ops::ranges_of(counts)[static_cast<std::size_t>(path_.communicator->rank())];
-  device_.traffic.add_round(count * element);
-  const auto [staging] = staging_.take<1>({count * element});
-  std::byte* const place = staging + own.begin * element;
-  pack(device_, {&item, 1}, {dtype, plan.wire, plan.before}, staging);
-  device_.communicator.reduce_scatter(staging, place, counts, plan.wire, plan.reduction,
-                                      device_.stream);
+DeviceBackend::Reduction DeviceBackend::make_reduction(const DevicePlan& plan,
+                                                       std::span<const ReductionItem> items,
+                                                       std::vector<std::size_t> counts) const {
+  Reduction reduction{.plan = plan, .dtype = items.front().type->dtype, .count = count_of(items)};
+  reduction.kept =
+      counts.empty() ? ops::Range{0, reduction.count}
+                     : ops::ranges_of(counts)[static_cast<std::size_t>(path_.communicator->rank())];
+  reduction.counts = std::move(counts);
+  for (const auto& [type, memory] : items) {
+    reduction.tensors.push_back({memory->input, memory->output, type->count()});
+  }
+  return reduction;
+}
+
+/// In one group, unless they need more than kMostStaged bytes of staging memory.
+Task DeviceBackend::reduce(const std::vector<Reduction>& reductions) {
+  std::size_t end = 0;
+  for (std::size_t begin = 0; begin < reductions.size(); begin = end) {
+    std::size_t staged = reductions[end++].staged_bytes();
+    for (; end < reductions.size(); ++end) {
+      const std::size_t more = reductions[end].staged_bytes();
+      if (more > 0 && staged + more > kMostStaged) break;
+      staged += more;
+    }
+    co_await reduce_group(std::span(reductions).subspan(begin, end - begin));
+  }
+}
+
+namespace {
+
+/// Conversions to be launched, those of one kind at once.
+class Conversions {
+ public:
+  void add(const comm::DeviceConversion& conversion, const comm::DeviceRun& run) {
+    const auto found = std::ranges::find(kinds_, conversion, &Kind::first);
+    if (found != kinds_.end()) return found->second.push_back(run);
+    kinds_.push_back({conversion, {run}});
+  }
+  void launch(const DevicePath& path) const {
+    for (const auto& [conversion, runs] : kinds_) path.gpu.convert(runs, conversion, path.stream);
+  }
+
+ private:
+  using Kind = std::pair<comm::DeviceConversion, std::vector<comm::DeviceRun>>;
+  std::vector<Kind> kinds_;
+};
+
+}  // namespace
+
+/// Packs everything that is staged, reduces it and the rest in one group, and unpacks.
+Task DeviceBackend::reduce_group(std::span<const Reduction> group) {
+  std::vector<std::size_t> sizes;
+  for (const Reduction& reduction : group) sizes.push_back(reduction.staged_bytes());
+  if (!staging_.has_room(sizes)) co_await staging_.make_room(sizes);
+  std::vector<std::byte*> places(group.size());
+  staging_.take(sizes, places);
+
+  Conversions before, after;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    const auto& [plan, dtype, count, kept, counts, tensors] = group[i];
+    const comm::DeviceConversion to_dtype{plan.wire, dtype, plan.after, plan.divisor};
+    std::byte* place = places[i];
+    if (!plan.is_staged) {
+      std::byte* const output = tensors.front().to;
+      if (plan.changes(dtype)) after.add(to_dtype, {output, output, kept.length});
+      continue;
+    }
+    const std::size_t element = size_of(plan.wire);
+    for (const comm::DeviceRun& tensor : tensors) {
+      before.add({dtype, plan.wire, plan.before}, {tensor.from, place, tensor.count});
+      after.add(to_dtype, counts.empty() ? comm::DeviceRun{place, tensor.to, tensor.count}
+                                         : comm::DeviceRun{place + kept.begin * element, tensor.to,
+                                                           kept.length});
+      place += tensor.count * element;
+    }
+  }
+  before.launch(device_);
+  comm::DeviceGroup launches(device_.communicator);
+  for (std::size_t i = 0; i < group.size(); ++i) launch(group[i], places[i]);
+  launches.end();
   co_await device_.communicator;
-  const comm::DeviceRun out{place, item.memory->output, own.length};
-  device_.gpu.convert({&out, 1}, {plan.wire, dtype, plan.after, plan.divisor}, device_.stream);
+  after.launch(device_);
+}
+
+void DeviceBackend::launch(const Reduction& reduction, std::byte* place) {
+  const auto& [plan, dtype, count, kept, counts, tensors] = reduction;
+  const std::size_t element = size_of(plan.wire);
+  const std::byte* const input = plan.is_staged ? place : tensors.front().from;
+  std::byte* const output = plan.is_staged ? place + kept.begin * element : tensors.front().to;
+  if (counts.empty()) {
+    device_.traffic.add_round(2 * count * element);
+    device_.communicator.all_reduce(input, output, count, plan.wire, plan.reduction,
+                                    device_.stream);
+  } else {
+    device_.traffic.add_round(count * element);
+    device_.communicator.reduce_scatter(input, output, counts, plan.wire, plan.reduction,
+                                        device_.stream);
+  }
 }
 
 Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {

@@ -47,13 +47,16 @@ struct DeviceSituation {
   int size;                     ///< that averages divide by
   int ranks;                    ///< of the process set
   bool needs_staging = false;   ///< whatever the types are
+  bool only_adds = false;       ///< the communicator's best algorithms apply no factor
   bool prefers_direct = false;  ///< sum floating types in rank order
 };
 
 /// Plans a reduction other than Custom. The communicator scales floating-point sums that are not
-/// staged while it combines them; with a single rank they are scaled afterwards (see
-/// DeviceReduction). Staged ones are scaled in float32 while they are copied. int16, which NCCL
-/// cannot reduce, is sent as int32. Averages follow ops::plan_reduction. Adasum is always direct.
+/// staged while it combines them. With a single rank (see DeviceReduction) and with `only_adds`
+/// they are scaled afterwards; but with `only_adds` and several ranks, float16 and what the program
+/// prescales are staged, since the sum might overflow. Staged ones are scaled in float32 while they
+/// are copied. int16, which NCCL cannot reduce, is sent as
+/// int32. Averages follow ops::plan_reduction. Adasum is always direct.
 /// @throws InvalidArgument for reductions that are not defined
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation);
 
@@ -105,7 +108,8 @@ class CodedExchange {
 ///
 /// One rank combines all inputs of an element, so a sum has the same bits in every run and on any
 /// number of nodes, and the same as in rank order on the CPU. A rank sends 2 (n-1)/n times the
-/// elements, as in a ring. Staging memory holds the elements once, or twice if they are packed.
+/// elements, as in a ring. Staging memory holds n times the
+/// longest piece, and all elements if they are packed.
 ///
 /// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
 /// computes the dot products of the pieces that it has received, and those of all ranks are summed.
@@ -148,15 +152,15 @@ class DeviceExchange {
 
 /// Launches the collectives of an engine on its stream: through the communicator of GPUs,
 /// DeviceExchange or CodedExchange. Reductions that are fused or converted are packed in staging
-/// memory, with scaling in the same pass. All others run in place, in one group of the
-/// communicator, as do tensors that are only moved. The communicator is ready when a Task begins
-/// and when it ends.
+/// memory, with scaling in the same pass; all others run in place. What goes through the
+/// communicator is launched in one group, as are tensors that are only moved, so a batch of one
+/// dtype costs one pack, one launch and one unpack. The communicator is ready when a Task begins and when it ends.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
   DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
                 comm::DeviceStream stream, RingTraffic& traffic)
-      : path_(path), staging_(gpu), device_{gpu, communicator, stream, traffic, staging_} {}
+      : path_(path), staging_(path, gpu), device_{gpu, communicator, stream, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 
@@ -176,22 +180,28 @@ class DeviceBackend final : public Backend {
   std::uint64_t bytes_packed() const { return bytes_packed_; }
 
  private:
-  /// A reduction of one tensor without staging.
-  struct InPlace {
+  /// More staging memory than this is not worth one group less.
+  static constexpr std::size_t kMostStaged = std::size_t{64} << 20;
+
+  /// A reduction through the communicator: of one tensor in place, or of several that are packed.
+  struct Reduction {
     DevicePlan plan;
     DType dtype;
-    const std::byte* input;
-    std::byte* output;
-    std::vector<std::size_t> counts;  // reduce-scatter
-    std::size_t kept;                 // elements of the output
+    std::size_t count;                       // elements, of real types
+    ops::Range kept{};                       // that this rank keeps
+    std::vector<std::size_t> counts{};       // reduce-scatter: that each rank keeps
+    std::vector<comm::DeviceRun> tensors{};  // from the inputs to the outputs
+
+    std::size_t staged_bytes() const { return plan.is_staged ? count * size_of(plan.wire) : 0; }
   };
 
   DevicePlan plan_of(const Request& request, std::span<const ReductionItem> items,
                      JoinedRanks joined) const;
-  Task all_reduce_staged(const DevicePlan& plan, std::span<const ReductionItem> items);
-  Task reduce_scatter_staged(const DevicePlan& plan, ReductionItem item,
-                             std::span<const std::size_t> counts);
-  Task reduce_in_place(std::span<const InPlace> reductions);
+  Reduction make_reduction(const DevicePlan& plan, std::span<const ReductionItem> items,
+                           std::vector<std::size_t> counts) const;
+  Task reduce(const std::vector<Reduction>& reductions);
+  Task reduce_group(std::span<const Reduction> group);
+  void launch(const Reduction& reduction, std::byte* place);
   void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
   const base::CodecFormat* format_of(const Request& request, DType dtype) const;
   double coded_scale(const Request& request, JoinedRanks joined) const;

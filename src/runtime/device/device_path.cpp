@@ -1,11 +1,13 @@
 #include "runtime/device/device_path.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kolo/error.hpp"
+#include "runtime/data/operation.hpp"
 
 namespace kolo::runtime {
 
@@ -30,6 +32,59 @@ int RankGpu::index() {
 void RankGpu::release_stream() {
   const Lock lock(opening_);
   stream_.reset();
+}
+
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+std::size_t rounded_up(std::size_t size) {
+  return (size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+std::size_t DeviceStaging::total(std::span<const std::size_t> sizes) {
+  std::size_t total = 0;
+  for (const std::size_t size : sizes) total += rounded_up(size);
+  return total;
+}
+
+/// Grows by half at least, if there is room on all ranks: slowly growing tensors must not need a new
+/// block each time.
+Task DeviceStaging::make_room(std::span<const std::size_t> sizes) {
+  const std::size_t needed = total(sizes);
+  for (const std::size_t bytes : {std::max(needed, bytes_ + bytes_ / 2), needed}) {
+    // Outgrown until the ranks agree: it must not be freed while the GPU is in use.
+    std::string problem;
+    try {
+      outgrown_.push_back(gpu_.allocate(bytes));
+    } catch (const BackendError& error) {
+      problem = error.what();
+    }
+    const std::vector<std::size_t> own{problem.empty() ? std::size_t{0} : 1};
+    std::vector<std::size_t> failed;
+    co_await gather_numbers(path_, own, failed);
+    const auto found = std::ranges::find(failed, 1U);
+    if (found == failed.end()) {
+      std::swap(block_, outgrown_.back());
+      bytes_ = bytes;
+      break;
+    }
+    if (bytes > needed) continue;
+    const auto rank = static_cast<int>(found - failed.begin());
+    throw AgreedFailure{
+        {ErrorKind::Backend, "process set " + path_.name + ": the GPU of rank " +
+                                 std::to_string(path_.world_rank(rank)) + " has no room for " +
+                                 std::to_string(bytes) + " bytes, in which tensors are packed" +
+                                 (rank == path_.communicator->rank() ? " (" + problem + ")" : "") +
+                                 ". Leave some memory free on each GPU."}};
+  }
+}
+
+void DeviceStaging::take(std::span<const std::size_t> sizes, std::span<std::byte*> places) const {
+  std::byte* next = block_.get();
+  for (std::size_t i = 0; i < sizes.size(); next += rounded_up(sizes[i++])) places[i] = next;
 }
 
 std::size_t sum_of(std::span<const std::size_t> counts) {

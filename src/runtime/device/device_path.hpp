@@ -13,7 +13,9 @@
 #include "base/mutex.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
+#include "kolo/task.hpp"
 #include "runtime/data/backend.hpp"
+#include "runtime/data/data_path.hpp"
 
 namespace kolo::runtime {
 
@@ -97,45 +99,32 @@ class ScratchPool {
 /// Scratch memory of a GPU for the operations of one stream. For the launching thread.
 class DeviceStaging {
  public:
-  explicit DeviceStaging(comm::Gpu& gpu) : gpu_(gpu) {}
+  /// Both outlive it.
+  DeviceStaging(const DataPath& path, comm::Gpu& gpu) : path_(path), gpu_(gpu) {}
 
-  /// Returns places of these sizes in bytes, aligned for any kernel. Operations that were launched
-  /// before may still use the same memory.
-  template <std::size_t kPlaces>
-  std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) {
-    std::size_t total = 0;
-    for (const std::size_t size : sizes) total += rounded_up(size);
-    reserve(total);
-    std::array<std::byte*, kPlaces> places{};
-    std::byte* next = block_.get();
-    for (std::size_t i = 0; i < kPlaces; next += rounded_up(sizes[i++])) places[i] = next;
-    return places;
-  }
+  /// Whether there is room for places of these sizes in bytes, which are the same on all ranks.
+  bool has_room(std::span<const std::size_t> sizes) const { return total(sizes) <= bytes_; }
+  /// Collective. Throws AgreedFailure if a rank's GPU has no memory left.
+  Task make_room(std::span<const std::size_t> sizes);
+  /// Sets `places` to memory of these sizes, for which there is room, aligned for any kernel.
+  /// Operations that were launched before may still use the same memory.
+  void take(std::span<const std::size_t> sizes, std::span<std::byte*> places) const;
 
   /// Owners of memory that larger blocks have replaced; keep them until everything launched so far
   /// has completed.
-  std::vector<std::shared_ptr<void>> take_outgrown() { return std::exchange(outgrown_, {}); }
+  std::vector<std::shared_ptr<void>> take_outgrown() {
+    const auto outgrown = std::exchange(outgrown_, {});
+    return {outgrown.begin(), outgrown.end()};
+  }
 
  private:
-  static constexpr std::size_t kAlignment = 256;
+  static std::size_t total(std::span<const std::size_t> sizes);
 
-  static std::size_t rounded_up(std::size_t size) {
-    return (size + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  /// Grows by half at least: slowly growing tensors must not need a new block each time.
-  void reserve(std::size_t bytes) {
-    if (bytes <= bytes_) return;
-    const std::size_t size = std::max(bytes, bytes_ + bytes_ / 2);
-    std::shared_ptr<std::byte> larger = gpu_.allocate(size);
-    if (block_ != nullptr) outgrown_.push_back(std::move(block_));
-    block_ = std::move(larger);
-    bytes_ = size;
-  }
-
+  const DataPath& path_;
   comm::Gpu& gpu_;
   std::shared_ptr<std::byte> block_;
   std::size_t bytes_ = 0;
-  std::vector<std::shared_ptr<void>> outgrown_;
+  std::vector<std::shared_ptr<std::byte>> outgrown_;
 };
 
 /// The one GPU that this rank uses in a process set, with the set's stream; opened on first use.

@@ -269,7 +269,12 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(gpu);
   gpu.record(began.get(), stream);
-  co_await dispatch(path_, *backend_, batch, absent, rows);
+  std::optional<AgreedFailure> failure;
+  try {
+    co_await dispatch(path_, *backend_, batch, absent, rows);
+  } catch (const AgreedFailure& agreed) {  // after a part of the batch has been launched
+    failure = agreed;
+  }
   const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
@@ -278,6 +283,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const auto give_up_at = give_up_time(batch);
   launched_.add(
       gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
+  if (failure) throw AgreedFailure(*failure);
 }
 
 /// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives

@@ -189,8 +189,13 @@ void Engine::prepare(Operation& operation) {
   executor_.device_runner()->prepare(operation);
 }
 
-void Engine::order_after(const Operation& operation) {
-  if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
+void Engine::finish(const Operation& operation) {
+  try {
+    if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
+  } catch (const Error&) {
+    if (!operation.error) throw;
+  }
+  if (operation.error) std::rethrow_exception(operation.error);
 }
 
 /// Precedes everything that acts for this rank.

@@ -50,10 +50,10 @@ struct Request {
   static constexpr std::string_view kOncePerNode = "once per node";
   /// All-gather: each rank's rows, of every tensor; empty: the ranks exchange them when it runs.
   std::vector<std::int64_t> rows;
-  std::vector<int> members;        ///< add, remove process set: world ranks
-  int set_number = 0;              ///< remove process set
-  bool fusible = true;             ///< may run in one batch with other requests
-  std::string purpose;             ///< given by the caller, for ranks to compare
+  std::vector<int> members;  ///< add, remove process set: world ranks
+  int set_number = 0;        ///< remove process set
+  bool fusible = true;       ///< may run in one batch with other requests
+  std::string purpose;       ///< given by the caller, for ranks to compare
   /// The reason why the call is invalid on the rank that made it; empty: it is valid. An invalid
   /// request never runs: this text becomes the error of all ranks.
   std::string invalid_reason;

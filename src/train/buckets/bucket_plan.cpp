@@ -14,6 +14,8 @@ namespace kolo::train {
 namespace {
 
 constexpr std::size_t kMaxBytes = std::size_t{25} << 20;
+// A launch takes the host 20 to 160 us, in which NVLink moves more than this.
+constexpr std::size_t kMinBytesOnGpu = std::size_t{4} << 20;
 constexpr std::size_t kBuckets = 16;
 constexpr std::size_t kFirstBucketDivisor = 4;
 
@@ -105,10 +107,10 @@ BucketPlan share_slots(BucketPlan plan, std::size_t slots) {
   return plan;
 }
 
-std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters) {
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters, bool is_on_gpu) {
   std::size_t total = 0;
   for (const PlannedParameter& parameter : parameters) total += bytes_of(parameter);
-  return std::min(kMaxBytes, total / kBuckets);
+  return std::clamp(total / kBuckets, is_on_gpu ? kMinBytesOnGpu : 0, kMaxBytes);
 }
 
 void ArrivalOrder::record(std::size_t parameter, bool is_sparse) {

@@ -76,8 +76,8 @@ BucketPlan widen(BucketPlan plan, DType least);
 /// Places the buckets in `slots` slots of memory: bucket i uses slot i % slots.
 BucketPlan share_slots(BucketPlan plan, std::size_t slots);
 
-/// A 16th of all gradients, 25 MiB at most.
-std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters);
+/// A 16th of all gradients, 25 MiB at most; on a GPU at least 4 MiB.
+std::size_t default_bucket_bytes(const std::vector<PlannedParameter>& parameters, bool is_on_gpu);
 
 /// Records the order in which gradients arrive on this rank, and which of them are sparse. The next
 /// layout of buckets follows it.

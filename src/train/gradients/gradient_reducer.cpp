@@ -410,7 +410,7 @@ std::vector<PlannedParameter> GradientReducer::planned_parameters() const {
 
 std::size_t GradientReducer::bucket_bytes() const {
   const std::size_t wanted = setup_.options.bucket_bytes;
-  return wanted > 0 ? wanted : default_bucket_bytes(planned_parameters());
+  return wanted > 0 ? wanted : default_bucket_bytes(planned_parameters(), is_on_gpu());
 }
 
 /// Treats frozen parameters as if they had gradients.
@@ -419,7 +419,12 @@ std::size_t GradientReducer::unit_bytes() const {
   std::vector<PlannedParameter> all = planned_parameters();
   for (const PlannedParameter& frozen : planned_parameters(frozen_, all.size()))
     all.push_back(frozen);
-  return wanted > 0 ? wanted : default_bucket_bytes(all);
+  return wanted > 0 ? wanted : default_bucket_bytes(all, is_on_gpu());
+}
+
+bool GradientReducer::is_on_gpu() const {
+  const std::vector<ReducedParameter>& any = parameters_.empty() ? frozen_ : parameters_;
+  return !any.empty() && any.front().tensor.is_cuda();
 }
 
 BucketPlan GradientReducer::plan(const std::vector<std::size_t>& order) const {

@@ -163,6 +163,7 @@ class GradientReducer {
                                                    std::size_t first_number) const;
   std::vector<PlannedParameter> planned_parameters() const;
   std::size_t bucket_bytes() const;
+  bool is_on_gpu() const;
   std::size_t unit_bytes() const;
   BucketPlan plan(const std::vector<std::size_t>& order) const;
   BucketPlan plan_of_gradients(BucketPlan plan) const;

@@ -1,10 +1,25 @@
 #include "train/tensors/program_stream.hpp"
 
+#include <ATen/Context.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "comm/gpu/gpu.hpp"
+
 namespace kolo::train {
 namespace {
+
+/// LibTorch's allocator keeps what it once had, and Kolo and NCCL allocate from CUDA.
+void release_cached_memory() {
+  if (!at::hasCUDA()) return;
+  auto* const cache = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+  if (cache != nullptr && cache->initialized()) cache->emptyCache();
+}
+
+[[maybe_unused]] const bool is_set =
+    (comm::set_release_of_cached_memory(&release_cached_memory), true);
 
 void order(const c10::Stream& first, const c10::Stream& then) {
   if (first == then) return;

@@ -2,12 +2,14 @@
 // fail or hang.
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "comm/gpu/gpu.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "runtime/device/programs.hpp"
@@ -59,6 +61,54 @@ TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
     allreduce(right, right, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
     EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
   });
+}
+
+/// Tensors are packed in memory that LibTorch may have taken: all ranks get the error, and go on.
+TEST_P(DeviceErrorsTest, FullGpuOfOneRankIsAnErrorOnAll) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    Tensors tensors(program, {64, 192});
+    const auto sum = [&] {
+      tensors.write(1.0F);
+      grouped_allreduce(tensors.in_place(),
+                        {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+    };
+    expect_sum_of_ones(program, runtime.world());
+    const int full = size() - 1;
+    FakeGpuHub& hub = *world.hub();
+    if (runtime.rank() == full) hub.set_capacity(full, hub.resources(full).bytes + 1023);
+    const std::string text = text_thrown_by<BackendError>(sum);
+    expect_contains(text,
+                    "the GPU of rank " + std::to_string(full) + " has no room for 1024 bytes");
+    if (runtime.rank() == full) expect_contains(text, "it is full");
+    if (runtime.rank() == full) hub.set_capacity(full, hub.resources(full).bytes + 1024);
+    sum();
+    tensors.expect_all(0, static_cast<float>(size()));
+    tensors.expect_all(1, static_cast<float>(2 * size()));
+  });
+}
+
+std::function<void()> releases_cached;
+
+TEST(DeviceMemoryTest, WhatAnotherAllocatorCachesIsReleasedBeforeAGpuCountsAsFull) {
+  comm::set_release_of_cached_memory([] {
+    if (releases_cached) releases_cached();
+  });
+  run_programs(setting_with_gpus(1), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    Tensors tensors(program, {64, 192});
+    tensors.write(1.0F);
+    expect_sum_of_ones(program, runtime.world());
+    FakeGpuHub& hub = *world.hub();
+    hub.set_capacity(0, hub.resources(0).bytes);
+    releases_cached = [&] { hub.set_capacity(0, std::size_t{1} << 20); };
+    grouped_allreduce(tensors.in_place(),
+                      {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+    releases_cached = nullptr;
+    tensors.expect_all(0, 1.0F);
+    tensors.expect_all(1, 2.0F);
+  });
+  comm::set_release_of_cached_memory(nullptr);
 }
 
 TEST_P(DeviceErrorsTest, MisalignedTensorOfOneRankIsAnErrorOnAll) {

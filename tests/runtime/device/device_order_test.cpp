@@ -105,15 +105,15 @@ bool gather_waits_for_later_work(bool has_known_rows) {
                   has_known_rows
                       ? submit(runtime::make_allgather({{view, gathered.get()}}, {4, 4},
                                                        runtime::Outputs::PerRank, options))
-                      : allgather_async(
-                            view, [&](const auto&) { return gathered.get(); }, options);
+                      : allgather_async(view, [&](const auto&) { return gathered.get(); }, options);
               if (rank == 0) {
                 program.write(later, 4, 2.0F);
                 launched.arrive_and_wait();
               }
               handle.wait();
-              expect_sum_of_ones(observer, runtime.world());  // behind the gather, and what it knows
-              if (rank == 0) observer.read(later, 4);         // a hazard unless it knows of that
+              expect_sum_of_ones(observer,
+                                 runtime.world());     // behind the gather, and what it knows
+              if (rank == 0) observer.read(later, 4);  // a hazard unless it knows of that
               EXPECT_EQ(program.read(gathered, 8), std::vector<float>(8, 1.0F));
             },
             {.gpus_per_rank = 1});

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
+#include "runtime/device/device_backend.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -46,33 +47,58 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
   });
 }
 
-/// NCCL has a special kernel for one rank, which divides large tensors among blocks.
+/// NCCL has a special kernel for one rank, which divides large tensors among blocks. Its fastest
+/// algorithms apply no factor, so with KOLO_NCCL_ALGO=auto it gets none.
 TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
-  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
-    constexpr std::size_t kCount = 100'003;
-    GpuProgram program(world);
-    const auto input = program.allocate(kCount);
-    const auto output = program.allocate(kCount);
-    const auto from = program.view(input, kCount);
-    const auto to = program.view(output, kCount);
-    program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
-    program.write(output, kCount, -1.0F);
-    const AllreduceOptions half{
-        .op = ReduceOp::Sum, .prescale = 2.0, .postscale = 0.25, .stream = program.stream()};
-    allreduce(from, to, half);
-    const std::vector<float> expected(kCount, sum_of_ranks(0.5F));
-    EXPECT_EQ(program.read(output, kCount), expected);
-    allreduce(from, from, half);
-    EXPECT_EQ(program.read(input, kCount), expected);
-    const std::size_t own =
-        kCount / static_cast<std::size_t>(size()) +
-        (static_cast<std::size_t>(runtime.rank()) < kCount % static_cast<std::size_t>(size()) ? 1
-                                                                                              : 0);
-    program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
-    reduce_scatter(from, program.view(output, own),
-                   {.op = ReduceOp::Sum, .prescale = 0.5, .stream = program.stream()});
-    EXPECT_EQ(program.read(output, own), std::vector<float>(own, sum_of_ranks(0.5F)));
-  });
+  for (const char* algo : {"ring", "auto"}) {
+    Setting setting = setting_with_gpus(size());
+    setting.config.nccl_algo = algo;
+    run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
+      constexpr std::size_t kCount = 100'003;
+      GpuProgram program(world);
+      const auto input = program.allocate(kCount);
+      const auto output = program.allocate(kCount);
+      const auto from = program.view(input, kCount);
+      const auto to = program.view(output, kCount);
+      program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
+      program.write(output, kCount, -1.0F);
+      const AllreduceOptions half{
+          .op = ReduceOp::Sum, .prescale = 2.0, .postscale = 0.25, .stream = program.stream()};
+      allreduce(from, to, half);
+      const std::vector<float> expected(kCount, sum_of_ranks(0.5F));
+      EXPECT_EQ(program.read(output, kCount), expected);
+      allreduce(from, from, half);
+      EXPECT_EQ(program.read(input, kCount), expected);
+      const std::size_t own =
+          kCount / static_cast<std::size_t>(size()) +
+          (static_cast<std::size_t>(runtime.rank()) < kCount % static_cast<std::size_t>(size())
+               ? 1
+               : 0);
+      program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
+      reduce_scatter(from, program.view(output, own),
+                     {.op = ReduceOp::Sum, .prescale = 0.5, .stream = program.stream()});
+      EXPECT_EQ(program.read(output, own), std::vector<float>(own, sum_of_ranks(0.5F)));
+      if (program_place == nullptr) {  // fake GPUs
+        const bool is_scaled = size() > 1 && setting.config.nccl_algo == "ring";
+        EXPECT_EQ(world.hub()->calls(runtime.rank()).scaled, is_scaled ? 3 : 0);
+      }
+    });
+  }
+}
+
+/// A sum of float16 overflows where the average does not.
+TEST(DevicePlanTest, WhereNcclOnlyAddsHalvesAreScaledBefore) {
+  runtime::Request request;
+  request.op = ReduceOp::Average;
+  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+    const runtime::DevicePlan plan = runtime::plan_on_device(
+        request, {.dtype = dtype, .payload = dtype, .size = 4, .ranks = 4, .only_adds = true});
+    const bool is_half = dtype == DType::Float16;
+    EXPECT_EQ(plan.is_staged, is_half) << name_of(dtype);
+    EXPECT_EQ(plan.before, is_half ? 0.25 : 1.0) << name_of(dtype);
+    EXPECT_EQ(plan.after, is_half ? 1.0 : 0.25) << name_of(dtype);
+    EXPECT_EQ(plan.reduction.factor, 1.0) << name_of(dtype);
+  }
 }
 
 TEST_P(DeviceTest, BatchesAreMarkedForProfilersAndTimed) {

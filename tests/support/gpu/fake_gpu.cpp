@@ -57,6 +57,11 @@ Task agree_on_group(Communicator& communicator, int tag, FakeGpuHub& hub, std::u
 
 }  // namespace
 
+void FakeGpu::launch(comm::DeviceStream stream, FakeKernel kernel) {
+  hub_->count(rank_, &FakeGpuHub::Calls::kernels);
+  hub_->kernel(rank_, stream, std::move(kernel));
+}
+
 void FakeGpu::convert(std::span<const comm::DeviceRun> runs, comm::DeviceConversion conversion,
                       comm::DeviceStream stream) {
   check_conversion(conversion);
@@ -76,17 +81,16 @@ void FakeGpu::convert(std::span<const comm::DeviceRun> runs, comm::DeviceConvers
     hub_->report("in place: '" + kernel.name + "' on rank " + std::to_string(rank_) +
                  " has its input and output overlap in another way than it may");
   }
-  hub_->kernel(rank_, stream, std::move(kernel));
+  launch(stream, std::move(kernel));
 }
 
 void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Scalar& element,
                    comm::DeviceStream stream) {
-  hub_->kernel(rank_, stream,
-               {.name = "fill", .writes = {ByteRange(to, count * size_of(dtype))}, .run = [=] {
-                  for (std::size_t i = 0; i < count; ++i) {
-                    std::copy_n(element.begin(), size_of(dtype), to + i * size_of(dtype));
-                  }
-                }});
+  launch(stream, {.name = "fill", .writes = {ByteRange(to, count * size_of(dtype))}, .run = [=] {
+                    for (std::size_t i = 0; i < count; ++i) {
+                      std::copy_n(element.begin(), size_of(dtype), to + i * size_of(dtype));
+                    }
+                  }});
 }
 
 void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
@@ -104,7 +108,7 @@ void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights wei
   if (weights.each != nullptr) {
     kernel.reads.push_back(range_of(weights.each, static_cast<std::size_t>(vectors.vectors)));
   }
-  hub_->kernel(rank_, stream, std::move(kernel));
+  launch(stream, std::move(kernel));
 }
 
 void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
@@ -112,29 +116,28 @@ void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products,
   ops::check_vectors("dot products", vectors);
   const auto count = static_cast<std::size_t>(vectors.vectors);
   const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
-  hub_->kernel(rank_, stream,
-               {.name = "dot products",
-                .reads = ranges_of(vectors),
-                .writes = {range_of(products, count * count), range_of(partial, partial_count)},
-                .run = [=] {
-                  std::fill_n(partial, partial_count, std::nan(""));
-                  multiply_vectors(vectors, products);
-                }});
+  launch(stream, {.name = "dot products",
+                  .reads = ranges_of(vectors),
+                  .writes = {range_of(products, count * count), range_of(partial, partial_count)},
+                  .run = [=] {
+                    std::fill_n(partial, partial_count, std::nan(""));
+                    multiply_vectors(vectors, products);
+                  }});
 }
 
 void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                            comm::DeviceStream stream) {
   const auto count = static_cast<std::size_t>(vectors);
   const auto weight_count = static_cast<std::size_t>(matrices) * count;
-  hub_->kernel(rank_, stream,
-               {.name = "weights of Adasum",
-                .reads = {range_of(products, weight_count * count)},
-                .writes = {range_of(weights, weight_count)},
-                .run = [=] {
-                  for (std::size_t done = 0; done < weight_count; done += count) {
-                    ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
-                  }
-                }});
+  launch(stream,
+         {.name = "weights of Adasum",
+          .reads = {range_of(products, weight_count * count)},
+          .writes = {range_of(weights, weight_count)},
+          .run = [=] {
+            for (std::size_t done = 0; done < weight_count; done += count) {
+              ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
+            }
+          }});
 }
 
 void FakeGpu::encode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs,
@@ -149,7 +152,7 @@ void FakeGpu::encode(const comm::DeviceCodec& codec, std::span<const comm::Coded
   kernel.run = [codec, from, runs = std::vector(runs.begin(), runs.end())] {
     for (const comm::CodedRun& run : runs) encode_run(codec, run, from);
   };
-  hub_->kernel(rank_, stream, std::move(kernel));
+  launch(stream, std::move(kernel));
 }
 
 void FakeGpu::decode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs, DType to,
@@ -163,7 +166,7 @@ void FakeGpu::decode(const comm::DeviceCodec& codec, std::span<const comm::Coded
   kernel.run = [codec, to, factor, runs = std::vector(runs.begin(), runs.end())] {
     for (const comm::CodedRun& run : runs) decode_run(codec, run, to, factor);
   };
-  hub_->kernel(rank_, stream, std::move(kernel));
+  launch(stream, std::move(kernel));
 }
 
 void FakeGpu::add_coded(const base::CodecFormat& format, const comm::CodedInputs& inputs,
@@ -177,7 +180,7 @@ void FakeGpu::add_coded(const base::CodecFormat& format, const comm::CodedInputs
                     .writes = {range_of(sum, inputs.count)},
                     .run = [format, inputs, sum] { add_coded_inputs(format, inputs, sum); }};
   if (inputs.residual != nullptr) kernel.writes.push_back(range_of(inputs.residual, inputs.count));
-  hub_->kernel(rank_, stream, std::move(kernel));
+  launch(stream, std::move(kernel));
 }
 
 std::shared_ptr<comm::Gpu> FakeGpus::open(int index) {

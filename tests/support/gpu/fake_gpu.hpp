@@ -25,6 +25,7 @@ class FakeGpu final : public comm::Gpu {
   std::shared_ptr<CUevent_st> make_event() override { return hub_->make_event(); }
   std::shared_ptr<CUevent_st> make_timer() override { return hub_->make_event(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
+    if (!hub_->has_room(rank_, bytes)) comm::release_cached_memory();
     return hub_->allocate(rank_, bytes);
   }
 
@@ -32,9 +33,11 @@ class FakeGpu final : public comm::Gpu {
     return hub_->is_capturing(rank_, stream);
   }
   void record(comm::DeviceEvent event, comm::DeviceStream stream) override {
+    hub_->count(rank_, &FakeGpuHub::Calls::records);
     hub_->record(rank_, event, stream);
   }
   void wait(comm::DeviceStream stream, comm::DeviceEvent event) override {
+    hub_->count(rank_, &FakeGpuHub::Calls::waits);
     hub_->wait(rank_, stream, event);
   }
   bool has_passed(comm::DeviceEvent event) override { return hub_->answer(rank_, event); }
@@ -62,6 +65,8 @@ class FakeGpu final : public comm::Gpu {
                  comm::DeviceStream stream) override;
 
  private:
+  void launch(comm::DeviceStream stream, FakeKernel kernel);
+
   std::shared_ptr<FakeGpuHub> hub_;
   int rank_;
   int index_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,18 +19,33 @@ FakeGpuHub::FakeGpuHub(int ranks, const FakeOptions& options)
       is_one_gpu_(options.is_one_gpu),
       streams_(ranks, options.seed),
       groups_(streams_, ranks),
-      launches_(static_cast<std::size_t>(ranks)),
+      calls_(static_cast<std::size_t>(ranks)),
       allocations_(static_cast<std::size_t>(ranks)),
       resources_(static_cast<std::size_t>(ranks)),
+      capacities_(static_cast<std::size_t>(ranks), std::numeric_limits<std::size_t>::max()),
       blocked_(static_cast<std::size_t>(ranks)) {}
 
 std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
+  if (!has_room(rank, bytes)) {
+    throw BackendError("allocate " + std::to_string(bytes) + " bytes on the fake GPU: it is full");
+  }
   const std::lock_guard guard(lock_);
   std::byte* const memory = memory_.allocate(rank, bytes);
   streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
   resources_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
   ++allocations_[static_cast<std::size_t>(rank)];
   return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
+}
+
+void FakeGpuHub::set_capacity(int rank, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  capacities_[static_cast<std::size_t>(rank)] = bytes;
+}
+
+bool FakeGpuHub::has_room(int rank, std::size_t bytes) {
+  const std::lock_guard guard(lock_);
+  const auto index = static_cast<std::size_t>(rank);
+  return resources_[index].bytes + bytes <= capacities_[index];
 }
 
 void FakeGpuHub::free(int rank, std::byte* memory) {

@@ -43,7 +43,11 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
   /// For the program. A null stream is the default stream.
 
+  /// Throws BackendError beyond the rank's capacity.
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
+  /// How many bytes allocate() may hand out to a rank in all; without limit at first.
+  void set_capacity(int rank, std::size_t bytes);
+  bool has_room(int rank, std::size_t bytes);
   /// Stream-ordered memory, as from a caching allocator: allocated after the work on `stream` so
   /// far.
   std::byte* allocate_on(int rank, comm::DeviceStream stream, std::size_t bytes);
@@ -75,8 +79,16 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
     bool operator==(const Resources&) const = default;
   };
   Resources resources(int rank);
-  /// The number of a rank's collective launches; a group counts as one.
-  int launches(int rank);
+  /// What the runtime has called on a rank's GPU so far.
+  struct Calls {
+    int launches = 0;  ///< of collectives; a group counts as one
+    int scaled = 0;    ///< collectives with a factor
+    int kernels = 0;   ///< others
+    int records = 0;   ///< of events
+    int waits = 0;     ///< of streams for events
+  };
+  Calls calls(int rank);
+  int launches(int rank) { return calls(rank).launches; }
   /// The number of a rank's allocations.
   int allocations(int rank);
   /// Enqueues `kernel` on a stream. It runs during a poll, at the latest in `synchronize`.
@@ -118,6 +130,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   bool is_complete(std::size_t group);
   std::string failure_of(std::size_t group, int member);
   void launch(std::size_t group, int member, int rank, FakeLaunch launch);
+  void count(int rank, int Calls::* what);
   /// Until the group of calls ends, nothing else may be enqueued on the stream.
   void collect(int rank, comm::DeviceStream stream);
   void end_collecting(int rank, comm::DeviceStream stream);
@@ -150,9 +163,10 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   FakeGroups groups_;
   std::vector<std::pair<int, std::string>> marks_;  // with their ranks
   int live_marks_ = 0;
-  std::vector<int> launches_;                                // by rank
+  std::vector<Calls> calls_;                                 // by rank
   std::vector<int> allocations_;                             // by rank
   std::vector<Resources> resources_;                         // by rank
+  std::vector<std::size_t> capacities_;                      // by rank
   std::vector<Blocked> blocked_;                             // by rank
   std::set<std::pair<int, comm::DeviceStream>> captured_;    // by rank
   std::set<std::pair<int, comm::DeviceStream>> collecting_;  // by rank

@@ -6,17 +6,24 @@
 
 namespace kolo::test {
 
-int FakeGpuHub::launches(int rank) {
+FakeGpuHub::Calls FakeGpuHub::calls(int rank) {
   const std::lock_guard lock(lock_);
-  return launches_[static_cast<std::size_t>(rank)];
+  return calls_[static_cast<std::size_t>(rank)];
+}
+
+void FakeGpuHub::count(int rank, int Calls::* what) {
+  const std::lock_guard lock(lock_);
+  ++(calls_[static_cast<std::size_t>(rank)].*what);
 }
 
 void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch launch) {
   const std::lock_guard guard(lock_);
-  ++launches_[static_cast<std::size_t>(rank)];
+  Calls& calls = calls_[static_cast<std::size_t>(rank)];
+  ++calls.launches;
   const std::string conflict = find_conflict(launch.calls, member);
   if (!conflict.empty()) streams_.graph().report(conflict);
   for (FakeCall& call : launch.calls) {
+    if (call.reduction.factor != 1.0) ++calls.scaled;
     bool is_valid = check_memory(rank, accesses_of(call, member));
     std::string hazard = find_invalid_overlap(call, member);
     if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";

@@ -134,9 +134,13 @@ TEST(BucketPlanTest, SharedSlots_BucketsTakeTurnsInTheLargestOnesMemory) {
   EXPECT_EQ(share_slots(plan_buckets(parameters_of({8}), {0}, 512), 3).size_bytes, 384U);
 }
 
-TEST(BucketPlanTest, DefaultSize_IsASixteenthAnd25MiBAtMost) {
-  EXPECT_EQ(train::default_bucket_bytes(parameters_of({1600, 1600})), 2U * 6400 / 16);
-  EXPECT_EQ(train::default_bucket_bytes(parameters_of({std::size_t{1} << 30})), 25U << 20);
+TEST(BucketPlanTest, DefaultSize_IsASixteenthWithinLimits) {
+  EXPECT_EQ(train::default_bucket_bytes(parameters_of({1600, 1600}), false), 2U * 6400 / 16);
+  EXPECT_EQ(train::default_bucket_bytes(parameters_of({1600, 1600}), true), 4U << 20);
+  for (const bool is_on_gpu : {false, true}) {
+    EXPECT_EQ(train::default_bucket_bytes(parameters_of({std::size_t{1} << 30}), is_on_gpu),
+              25U << 20);
+  }
 }
 
 TEST(ArrivalOrderTest, Completed_KeepsTheFirstOccurrenceAndAppendsTheRestLastToFirst) {

@@ -52,6 +52,8 @@ class CudaRank {
   /// How often this rank's host has waited for its GPU in LibTorch: item(), copies to and from the
   /// CPU, synchronize(). Kolo itself should add none.
   int host_syncs() const { return gpu_->host_syncs(); }
+  /// What Kolo has called on this rank's GPU.
+  FakeGpuHub::Calls calls() const { return gpu_->hub().calls(rank()); }
   /// Waits until Kolo has released the memory of all ranks' batches so far.
   void await_released_batches() const {
     const Deadline deadline = Deadline::after(std::chrono::seconds(30));
