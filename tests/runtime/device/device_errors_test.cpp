@@ -88,6 +88,45 @@ TEST_P(DeviceErrorsTest, FullGpuOfOneRankIsAnErrorOnAll) {
   });
 }
 
+/// A larger block than needed is only asked for where there is room for it.
+TEST_P(DeviceErrorsTest, StagingMemoryTakesWhatIsLeft) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    Tensors few(program, {64, 192}), more(program, {64, 256});
+    few.write(1.0F);
+    more.write(1.0F);
+    FakeGpuHub& hub = *world.hub();
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
+    grouped_allreduce(few.in_place(), options);
+    const int rank = runtime.rank();
+    if (rank == size() - 1) hub.set_capacity(rank, hub.resources(rank).bytes + 1280);
+    grouped_allreduce(more.in_place(), options);
+    more.expect_all(0, static_cast<float>(size()));
+    more.expect_all(1, static_cast<float>(2 * size()));
+  });
+}
+
+/// What has been launched before the memory ran out still uses the tensors.
+TEST_P(DeviceErrorsTest, PartOfAFailedGroupPrecedesLaterWork) {
+  Setting setting = setting_with_gpus(size());
+  setting.config.algorithm = "allreduce:direct";
+  setting.config.fusion = false;
+  run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    Tensors same(program, {512, 512}), growing(program, {512, 100'000});
+    same.write(1.0F);
+    growing.write(1.0F);
+    const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
+    grouped_allreduce(same.in_place(), options);
+    FakeGpuHub& hub = *world.hub();
+    const int rank = runtime.rank();
+    if (rank == 0) hub.set_capacity(rank, hub.resources(rank).bytes);
+    EXPECT_THROW(grouped_allreduce(growing.in_place(), options), BackendError);
+    growing.write(3.0F);
+    growing.expect_all(0, 3.0F);
+  });
+}
+
 std::function<void()> releases_cached;
 
 TEST(DeviceMemoryTest, WhatAnotherAllocatorCachesIsReleasedBeforeAGpuCountsAsFull) {
