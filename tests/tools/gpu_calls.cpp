@@ -1,5 +1,5 @@
-// What a step of train_gpt's model calls on a GPU, in each mode, as a table: counted on fake GPUs by
-// two ranks in this process, without MPI. LibTorch's own kernels are not counted.
+// What a step of train_gpt's model calls on a GPU, in each mode, as a table: counted on fake GPUs
+// by two ranks in this process, without MPI. LibTorch's own kernels are not counted.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -57,8 +57,8 @@ struct OrderBroken {
 ///
 /// No rank passes on data of a rank whose stamp differs, so whoever ends an operation has a result
 /// of ranks that agree: a receive is ready once its sender's stamp has been compared, and a send
-/// begins by comparing those that are shown in shared memory. Transfers never get ready once a stamp
-/// has differed.
+/// begins by comparing those that are shown in shared memory. Once a stamp has differed, no
+/// transfer gets ready.
 class OrderedCommunicator final : public Communicator {
  public:
   /// Bytes needed at the beginning of every segment of `board`.

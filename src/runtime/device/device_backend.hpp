@@ -108,8 +108,8 @@ class CodedExchange {
 ///
 /// One rank combines all inputs of an element, so a sum has the same bits in every run and on any
 /// number of nodes, and the same as in rank order on the CPU. A rank sends 2 (n-1)/n times the
-/// elements, as in a ring. Staging memory holds n times the
-/// longest piece, and all elements if they are packed.
+/// elements, as in a ring. Staging memory holds n times the longest piece, and all elements if they
+/// are packed.
 ///
 /// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
 /// computes the dot products of the pieces that it has received, and those of all ranks are summed.
@@ -154,7 +154,8 @@ class DeviceExchange {
 /// DeviceExchange or CodedExchange. Reductions that are fused or converted are packed in staging
 /// memory, with scaling in the same pass; all others run in place. What goes through the
 /// communicator is launched in one group, as are tensors that are only moved, so a batch of one
-/// dtype costs one pack, one launch and one unpack. The communicator is ready when a Task begins and when it ends.
+/// dtype costs one pack, one launch and one unpack. The communicator is ready when a Task begins
+/// and when it ends.
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.

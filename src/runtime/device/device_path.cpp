@@ -50,8 +50,8 @@ std::size_t DeviceStaging::total(std::span<const std::size_t> sizes) {
   return total;
 }
 
-/// Grows by half at least, if there is room on all ranks: slowly growing tensors must not need a new
-/// block each time.
+/// Grows by half at least, if there is room on all ranks: tensors that grow slowly must not need a
+/// new block each time.
 Task DeviceStaging::make_room(std::span<const std::size_t> sizes) {
   const std::size_t needed = total(sizes);
   for (const std::size_t bytes : {std::max(needed, bytes_ + bytes_ / 2), needed}) {
