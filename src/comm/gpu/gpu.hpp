@@ -197,7 +197,9 @@ class Gpu {
 
 /// Sets what makes another allocator of the process, such as LibTorch's, return the memory of the
 /// current GPU that it caches. It may wait for the GPU.
+#pragma GCC visibility push(default)  // libkolo.so uses it
 void set_release_of_cached_memory(void (*release)());
+#pragma GCC visibility pop
 /// Calls it, if it is set. For Gpu::allocate, before the GPU counts as full.
 void release_cached_memory() noexcept;
 
