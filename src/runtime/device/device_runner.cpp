@@ -247,6 +247,19 @@ void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) con
               "down on rank 0 only after the last operation of every process set."}};
 }
 
+namespace {
+
+/// Keeps what the GPU uses of a failed operation. Its error belongs to the program's threads.
+std::shared_ptr<Operation> owner_of_memory(const std::shared_ptr<Operation>& failed) {
+  auto owner = std::make_shared<Operation>();
+  owner->request = failed->request;
+  owner->keep_alive = failed->keep_alive;
+  owner->buffers = failed->buffers;
+  return owner;
+}
+
+}  // namespace
+
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
@@ -281,6 +294,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   // A set of one rank waits for no peer, and its event would say nothing about other sets.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
+  if (failure) std::ranges::transform(batch, batch.begin(), owner_of_memory);
   launched_.add(
       gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
   if (failure) throw AgreedFailure(*failure);
