@@ -103,6 +103,7 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedHasNoPartInCollectives) {
 
 /// Kolo learns of the capture when it allocates the output, and the set goes on.
 TEST_P(DeviceLifeTest, GraphThatIsCapturedSinceTheCallFailsOnAllRanks) {
+  if (size() == 1) GTEST_SKIP() << "one rank does not wait for others between call and capture";
   const int last = size() - 1;
   run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
