@@ -51,18 +51,20 @@ std::size_t DeviceStaging::total(std::span<const std::size_t> sizes) {
 }
 
 /// Grows by half at least, if there is room on all ranks: tensors that grow slowly must not need a
-/// new block each time.
+/// new block each time. A rank that has found room keeps it while the others try for less.
 Task DeviceStaging::make_room(std::span<const std::size_t> sizes) {
   const std::size_t needed = total(sizes);
+  bool has_room = false;
   for (const std::size_t bytes : {std::max(needed, bytes_ + bytes_ / 2), needed}) {
     // Outgrown until the ranks agree: it must not be freed while the GPU is in use.
     std::string problem;
     try {
-      outgrown_.push_back(gpu_.allocate(bytes));
+      if (!has_room) outgrown_.push_back(gpu_.allocate(bytes));
+      has_room = true;
     } catch (const BackendError& error) {
       problem = error.what();
     }
-    const std::vector<std::size_t> own{problem.empty() ? std::size_t{0} : 1};
+    const std::vector<std::size_t> own{has_room ? std::size_t{0} : 1};
     std::vector<std::size_t> failed;
     co_await gather_numbers(path_, own, failed);
     const auto found = std::ranges::find(failed, 1U);
@@ -95,11 +97,6 @@ std::size_t count_of(std::span<const ReductionItem> items) {
   std::size_t count = 0;
   for (const ReductionItem& item : items) count += item.type->count();
   return count;
-}
-
-void copy(const DevicePath& path, std::span<const std::byte> from, std::byte* to) {
-  const comm::DeviceRun run{from.data(), to, from.size()};
-  path.gpu.convert({&run, 1}, {DType::UInt8, DType::UInt8}, path.stream);
 }
 
 void pack(const DevicePath& path, std::span<const ReductionItem> items,

@@ -185,8 +185,6 @@ std::size_t sum_of(std::span<const std::size_t> counts);
 /// Elements of all items.
 std::size_t count_of(std::span<const ReductionItem> items);
 
-/// Copies bytes to other memory of the GPU.
-void copy(const DevicePath& path, std::span<const std::byte> from, std::byte* to);
 /// Converts the inputs of all items into `buffer`, one after another.
 void pack(const DevicePath& path, std::span<const ReductionItem> items,
           comm::DeviceConversion conversion, std::byte* buffer);

@@ -99,7 +99,8 @@ TEST_P(DeviceErrorsTest, StagingMemoryTakesWhatIsLeft) {
     const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
     grouped_allreduce(few.in_place(), options);
     const int rank = runtime.rank();
-    if (rank == size() - 1) hub.set_capacity(rank, hub.resources(rank).bytes + 1280);
+    // 1280 are needed, 1536 asked for first.
+    hub.set_capacity(rank, hub.resources(rank).bytes + (rank == size() - 1 ? 1280 : 1600));
     grouped_allreduce(more.in_place(), options);
     more.expect_all(0, static_cast<float>(size()));
     more.expect_all(1, static_cast<float>(2 * size()));
