@@ -87,11 +87,17 @@ class Communicator {
   /// receive writes to its buffer any more. Cancelled transfers may be destroyed but not tested.
   virtual UnderWay give_up_receives() = 0;
 
+  /// For traces, after a test that found a transfer unfinished: whom it waits for.
+  ///
+  /// @return a rank; -1: unknown
+  virtual int awaited() const { return awaited_; }
+
   /// @return payload bytes passed to `send` so far
   std::uint64_t bytes_sent() const { return bytes_sent_; }
 
  protected:
   std::uint64_t bytes_sent_ = 0;
+  int awaited_ = -1;
 
  private:
   friend class Transfer;

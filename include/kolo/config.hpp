@@ -32,6 +32,8 @@ struct Config {
   std::string algorithm;
   std::string shard = "none";
   std::string log_level = "warn";
+  std::string record = "auto";
+  std::string timeline;
 
   std::size_t fusion_bytes = std::size_t{512} << 10;
 

@@ -75,6 +75,9 @@ struct Failure {
 /// @return the exception of this kind and text
 std::exception_ptr to_exception(const Failure& failure);
 
+/// @return the kind and text of an exception; ErrorKind::Backend if it is not one of Kolo's
+Failure failure_of(const std::exception_ptr& error);
+
 /// @return the name of the exception, as in "MismatchError"
 std::string_view name_of(ErrorKind kind);
 

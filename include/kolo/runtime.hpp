@@ -14,6 +14,9 @@
 namespace kolo::comm {
 class World;
 }
+namespace kolo::insight {
+class Insight;
+}
 
 #pragma GCC visibility push(default)
 namespace kolo {
@@ -145,6 +148,8 @@ class Runtime {
   ProcessSet& process_set(int number);
 
   const Config& config() const;
+  /// For higher layers that add events; programs use kolo/insight.hpp.
+  insight::Insight& insight() const;
 
   /// @return the Runtime that free functions use: the one of set_thread_current on this thread,
   ///         otherwise the first of the process

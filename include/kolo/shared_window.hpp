@@ -64,6 +64,21 @@ class SharedWindow {
   /// Awaitable: all ranks have entered `stage` or a later one.
   auto all_reached(std::uint64_t stage) const { return AllReached{segments_, stage}; }
 
+  /// For traces, while this rank waits for others.
+  ///
+  /// @return the rank that is farthest behind this one; -1: none is
+  int last_rank() const {
+    int last = -1;
+    std::uint64_t lowest = stage_;
+    for (int rank = 0; rank < size(); ++rank) {
+      const std::uint64_t stage = of(rank).stage_counter->load(std::memory_order_relaxed);
+      if (stage >= lowest) continue;
+      lowest = stage;
+      last = rank;
+    }
+    return last;
+  }
+
   /// @return bytes that algorithms on this rank have read from or written to other ranks' segments
   std::uint64_t bytes_moved() const { return bytes_moved_; }
   void count_moved(std::size_t bytes) { bytes_moved_ += bytes; }

@@ -93,6 +93,11 @@ const std::array kSettings{
             "gradients or full."},
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
+    Setting{"KOLO_RECORD", &Config::record, 0, 0,
+            "Folder to which each rank writes what it did last, at an error or on SIGUSR2; auto: "
+            "kolo-record-<number> in the system's folder for temporary files; off: nothing."},
+    Setting{"KOLO_TIMELINE", &Config::timeline, 0, 0,
+            "Folder to which each rank writes a timeline of its whole run; empty: none."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
 };

@@ -14,6 +14,26 @@ std::exception_ptr to_exception(const Failure& failure) {
   return std::make_exception_ptr(Error(failure.text));
 }
 
+Failure failure_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const InvalidArgument& caught) {
+    return {ErrorKind::InvalidArgument, caught.what()};
+  } catch (const MismatchError& caught) {
+    return {ErrorKind::Mismatch, caught.what()};
+  } catch (const TimeoutError& caught) {
+    return {ErrorKind::Timeout, caught.what()};
+  } catch (const PeerLostError& caught) {
+    return {ErrorKind::PeerLost, caught.what()};
+  } catch (const ShutdownError& caught) {
+    return {ErrorKind::Shutdown, caught.what()};
+  } catch (const std::exception& caught) {
+    return {ErrorKind::Backend, caught.what()};
+  } catch (...) {
+    return {ErrorKind::Backend, "an exception that is no std::exception"};
+  }
+}
+
 std::string_view name_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::InvalidArgument: return "InvalidArgument";

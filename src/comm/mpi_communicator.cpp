@@ -87,7 +87,10 @@ bool MpiCommunicator::test(std::uint64_t token) {
   int is_done = 0;
   MPI_Status status;
   const int code = MPI_Test(&slot.request, &is_done, &status);
-  if (code == MPI_SUCCESS && is_done == 0) return false;
+  if (code == MPI_SUCCESS && is_done == 0) {
+    awaited_ = slot.peer;
+    return false;
+  }
   free_.push_back(token);
   const int expected = slot.expected_bytes;
   if (expected == kNotReceiving) {

@@ -216,7 +216,9 @@ Submission make_operation(Collective collective, const OperationOptions& options
   request.name = options.name.empty() ? set.next_name(name_of(collective)) : options.name;
   const auto timeout = options.timeout.value_or(set.runtime().config().timeout);
   request.purpose = options.purpose;
-  operation->deadline = Deadline::after(timeout).point();
+  const auto now = Operation::Clock::now();
+  operation->course.begin = insight::time_of(now);
+  operation->deadline = later(now, timeout);
   operation->keep_alive = options.keep_alive;
   operation->device.stream = static_cast<comm::DeviceStream>(options.stream);
   return {set, std::move(operation)};

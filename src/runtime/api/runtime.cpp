@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -25,10 +26,12 @@
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
+#include "insight/insight.hpp"
 #include "kolo/error.hpp"
 #include "ops/registry.hpp"
 #include "runtime/api/collectives.hpp"
 #include "runtime/control/agree_on_start.hpp"
+#include "runtime/control/common_clock.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/engine_factory.hpp"
 #include "runtime/protocol/set_name.hpp"
@@ -78,6 +81,7 @@ class Runtime::Parts {
                    *engines_.make_control_communicator(0, everybody),
                    {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
+    make_insight(options.world != nullptr, everybody);
     add_set(0, everybody, Matching::ByName);
   }
 
@@ -112,6 +116,7 @@ class Runtime::Parts {
 
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
+  insight::Insight& insight() { return *insight_; }
 
   /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and making
   /// it fails on this rank alone, the others learn of it as of a loss: they count on the set.
@@ -120,7 +125,7 @@ class Runtime::Parts {
     std::shared_ptr<runtime::Engine> engine;
     try {
       if (std::ranges::find(ranks, topology().rank) != ranks.end()) {
-        engine = engines_.make(number, ranks, matching, world);
+        engine = engines_.make(number, ranks, matching, world, insight_);
         runtime::register_for_final_message(engine);
       }
       auto set = std::make_shared<ProcessSet>(runtime_, number, ranks, matching, engine);
@@ -251,6 +256,29 @@ class Runtime::Parts {
     return std::ranges::find(sets_, number, [](const auto& set) { return set->number(); });
   }
 
+  void make_insight(bool is_test, const std::vector<int>& everybody) {
+    runtime::CommonClock clock;
+    comm::wait(runtime::agree_on_clock(*engines_.make_control_communicator(0, everybody),
+                                       topology().node_of_rank, clock),
+               Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
+    std::string records = config_.record == "off" ? "" : config_.record;
+    if (records == "auto") {
+      records = is_test ? ""
+                        : std::filesystem::temp_directory_path() /
+                              ("kolo-record-" + std::to_string(clock.job));
+    }
+    const auto rank = static_cast<std::size_t>(topology().rank);
+    const std::vector<std::string>& hosts = topology().host_of_rank;
+    insight_ = std::make_shared<insight::Insight>(
+        insight::Origin{.rank = topology().rank,
+                        .size = topology().size,
+                        .host = hosts.empty() ? "" : hosts[rank],
+                        .job = clock.job,
+                        .to_world_clock = clock.to_world_clock},
+        std::move(records));
+    if (!config_.timeline.empty()) insight_->start_timeline(config_.timeline);
+  }
+
   static void end(const ProcessSet& set, const char* why, runtime::Leaving how) {
     if (!set.included()) return;
     set.engine()->end(why, how);
@@ -265,6 +293,7 @@ class Runtime::Parts {
   compression::Registry compressors_;
   std::vector<CustomReduction> reductions_;
   runtime::EngineFactory engines_;
+  std::shared_ptr<insight::Insight> insight_;  // made at the end of the start
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
   Mutex sets_lock_;
   Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first
@@ -375,6 +404,8 @@ ProcessSet& Runtime::process_set(int number) {
 }
 
 const Config& Runtime::config() const { return parts_->config(); }
+
+insight::Insight& Runtime::insight() const { return parts_->insight(); }
 
 Runtime& Runtime::current() {
   Runtime* const current = thread_current != nullptr ? thread_current : process_current.load();

@@ -26,6 +26,7 @@ struct alignas(64) WindowHeaderExchange::Slot {
   std::uint8_t has_joined;
   std::int32_t shutdown_rank;  // kNoRank: none
   std::int32_t thrower_rank;   // the same
+  std::int64_t newest;         // Newest::at
   std::uint16_t own_words;
   std::uint16_t ready_words;
   // `own`, then `ready`, without a gap: a steady program's header is one cache line.
@@ -69,6 +70,7 @@ void WindowHeaderExchange::post(const Header& header) {
   slot.has_joined = header.joined.test(window_->rank());
   slot.shutdown_rank = header.shutdown_rank.value_or(kNoRank);
   slot.thrower_rank = header.thrower_rank.value_or(kNoRank);
+  slot.newest = header.newest.at;
   slot.own_words = static_cast<std::uint16_t>(header.own.word_count());
   slot.ready_words = static_cast<std::uint16_t>(header.ready.word_count());
   std::uint64_t* word = slot.words;
@@ -96,7 +98,9 @@ Header WindowHeaderExchange::header_of(int rank, std::uint64_t exchange) {
                 std::nullopt,
                 {},
                 {},
+                {},
                 {}};
+  if (slot.newest != Newest::kNever) header.newest = {slot.newest, rank};
   if (slot.shutdown_rank != kNoRank) header.shutdown_rank = member(rank, slot.shutdown_rank);
   if (slot.thrower_rank != kNoRank) header.thrower_rank = member(rank, slot.thrower_rank);
   if (slot.has_joined != 0) header.joined.set(rank);

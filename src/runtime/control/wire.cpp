@@ -35,7 +35,8 @@ Offset<wire::Header> pack(FlatBufferBuilder& builder, const Header& header) {
   const auto ready = pack(builder, header.ready);
   return wire::CreateHeader(builder, header.exchange, header.has_unknown, header.has_expired,
                             header.has_stalled, header.shutdown_rank.value_or(kNobody), joined, own,
-                            ready, header.thrower_rank.value_or(kNobody));
+                            ready, header.thrower_rank.value_or(kNobody), header.newest.at,
+                            header.newest.rank);
 }
 
 Offset<wire::TensorType> pack(FlatBufferBuilder& builder, const TensorType& tensor) {
@@ -312,7 +313,8 @@ class Unpacker {
             optional_rank(packed.thrower_rank()),
             joined(*packed.joined()),
             bits(*packed.own()),
-            bits(*packed.ready())};
+            bits(*packed.ready()),
+            {packed.newest(), unpack_rank(packed.newest_rank(), -1, size_)}};
   }
 
   TensorType unpack(const wire::TensorType& packed) {

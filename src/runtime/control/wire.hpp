@@ -15,7 +15,7 @@ namespace kolo::runtime {
 using WireMessage = std::variant<ControlMessage, HeaderExchangeMessage>;
 
 /// Version of the format in wire.fbs; ranks of different versions cannot work together.
-inline constexpr std::uint32_t kWireVersion = 7;
+inline constexpr std::uint32_t kWireVersion = 8;
 
 /// The message as bytes, in the memory of `buffer` if that is large enough.
 std::vector<std::byte> encode(const WireMessage& message, std::vector<std::byte> buffer = {});

@@ -56,6 +56,18 @@ void DataPath::release() {
   node_staging.reset();
 }
 
+int DataPath::awaited() const {
+  if (staging != nullptr && staging->last_rank() >= 0) return world_rank(staging->last_rank());
+  if (node_staging != nullptr && node_staging->last_rank() >= 0) {
+    const int own = node_of_rank[static_cast<std::size_t>(communicator->rank())];
+    int left = node_staging->last_rank();  // its number among the ranks of this node
+    for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
+      if (node_of_rank[rank] == own && left-- == 0) return world_ranks[rank];
+    }
+  }
+  return communicator->awaited() < 0 ? -1 : world_rank(communicator->awaited());
+}
+
 CollectiveCall DataPath::make_call() const {
   CollectiveCall call;
   call.communicator = communicator.get();

@@ -65,6 +65,9 @@ struct DataPath {
     return may_be_busy ? std::max(longest_silence(), config.timeout) : longest_silence();
   }
 
+  /// For traces: the world rank that the data which do not advance wait for; -1: unknown.
+  int awaited() const;
+
   /// @return a call without buffers
   CollectiveCall make_call() const;
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
+#include "insight/recorder.hpp"
 #include "kolo/error.hpp"
 #include "kolo/shared_window.hpp"
 #include "runtime/protocol/request.hpp"
@@ -79,6 +80,7 @@ struct Operation {
   std::vector<std::shared_ptr<void>> buffers;  ///< owners of those that contain its tensor
   std::shared_ptr<void> keep_alive;            ///< of all other memory above that needs an owner
 
+  insight::Event course{};              ///< for traces; `begin` is its submission
   std::atomic<bool> is_awaited{false};  ///< the engine knows that a caller waits for it
   Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};

@@ -112,6 +112,7 @@ class OrderedCommunicator final : public Communicator {
   Transfer receive(std::span<std::byte> data, int source, int tag) override;
   std::optional<Envelope> probe(int tag) override { return inner_->probe(tag); }
   UnderWay give_up_receives() override { return inner_->give_up_receives(); }
+  int awaited() const override { return inner_->awaited(); }
 
  private:
   struct Slot;

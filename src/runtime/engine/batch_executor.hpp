@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -135,9 +136,10 @@ class BatchExecutor {
   /// Appends an operation of a set whose operations are matched by order; those on CPUs run over
   /// `order`, which outlives it. Others are launched in the order of submission.
   void start_in_order(std::shared_ptr<Operation> operation, OrderedCommunicator& order);
-  /// The first operation on CPUs; null: none.
-  const Operation* first_on_cpu() const {
-    return on_cpu_.empty() ? nullptr : on_cpu_.front().operations.front().get();
+  /// The operations whose data move now on CPUs; empty: none.
+  std::span<const std::shared_ptr<Operation>> first_on_cpu() const {
+    return on_cpu_.empty() ? std::span<const std::shared_ptr<Operation>>()
+                           : on_cpu_.front().operations;
   }
   /// Starts a send or a receive, which waits for no batch.
   void start_message(std::shared_ptr<Operation> operation);

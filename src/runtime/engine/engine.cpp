@@ -150,6 +150,9 @@ Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
 }
 
+/// Shorter waits need no name of a rank.
+constexpr std::chrono::milliseconds kShortestWait{1};
+
 /// For error texts; a join has no request.
 std::string what_of(const Operation& operation) {
   return operation.role == OperationRole::Join ? "join" : describe(operation.request);
@@ -157,17 +160,21 @@ std::string what_of(const Operation& operation) {
 
 }  // namespace
 
-Engine::Engine(Parts parts, comm::World& world)
+Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight)
     : world_(world),
+      insight_(std::move(insight)),
       messaging_(world.messaging_thread()),
       spin_(spin_of(parts.data.config, world.topology())),
       queue_(parts.data.name),
       data_(std::move(parts.data)),
       rank_(data_.communicator->rank()),
+      number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
       order_(parts.order),
       control_(std::make_unique<ControlPlane>(std::move(parts.control), data_, world)),
-      executor_(data_, std::move(parts.messages), std::move(parts.device), world) {}
+      executor_(data_, std::move(parts.messages), std::move(parts.device), world) {
+  recorder().name_set(number_, data_.name);
+}
 
 Engine::~Engine() = default;
 
@@ -239,7 +246,7 @@ void Engine::run(const std::shared_ptr<Operation>& operation) {
   require_creator_process();
   require_outside_step("a blocking operation");
   queue_.submit(operation);
-  wait(*operation, Clock::time_point::max());
+  wait(*operation, Clock::time_point::max(), operation->course.begin);
 }
 
 void Engine::join(std::shared_ptr<Operation> operation) {
@@ -308,11 +315,16 @@ bool Engine::poll(Operation& operation) {
 }
 
 bool Engine::wait(Operation& operation, Clock::time_point until) {
-  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
-  if (is_done()) {
-    serve_messages();  // other ranks may still need them
-    return true;
+  if (!operation.is_done.load(std::memory_order_acquire)) {
+    return wait(operation, until, insight::time_of(Clock::now()));
   }
+  serve_messages();  // other ranks may still need them
+  return true;
+}
+
+/// `since`: when the caller began to wait.
+bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event::Time since) {
+  const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   require_creator_process();
   require_outside_step("a wait");
   announce_wait(operation);
@@ -331,7 +343,9 @@ bool Engine::wait(Operation& operation, Clock::time_point until) {
     }
   }
   serve_messages();
-  return is_done();
+  const bool has_ended = is_done();
+  recorder().add_blocked(insight::time_of(has_ended ? operation.ended : until) - since);
+  return has_ended;
 }
 
 bool Engine::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
@@ -368,6 +382,7 @@ bool Engine::try_progress_step(int polls) {
 
 bool Engine::progress_step(int polls) {
   if (control_ == nullptr) return false;
+  insight_->serve_requests();
   try {
     return make_progress(Clock::now(), polls);
   } catch (const OrderBroken& broken) {
@@ -404,8 +419,8 @@ std::optional<ControlPlane::Loss> Engine::find_broken_order() {
 /// The first operation does not advance. Throws OrderBroken if it never will: another rank runs a
 /// different one, has left, or has not come in time.
 void Engine::check_order(Clock::time_point now) {
-  const Operation* const first = executor_.first_on_cpu();
-  if (first == nullptr) return;
+  if (executor_.first_on_cpu().empty()) return;
+  const Operation* const first = executor_.first_on_cpu().front().get();
   if (control_->coordinator().is_closed()) order_->listen_to_all();
   order_->check();
   if (now < first->deadline) return;
@@ -435,12 +450,14 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
     }
   }
   has_progressed |= advance_protocol(now);
+  note_wait(now);
   const BatchExecutor::Progress progress = executor_.advance(
       now, polls,
       // Called in advance() alone and so under the lock, which Clang does not see there.
       [&](const auto& operation, const std::exception_ptr& error) KOLO_NO_THREAD_SAFETY_ANALYSIS {
         complete(operation, error ? error : find_late_loss(*operation));
       });
+  has_waited_ = !progress.has_progressed;
   if (progress.is_overdue) declare_silent_rank_lost();
   if (order_ != nullptr && !progress.has_progressed) check_order(now);
   return has_progressed || progress.has_progressed;
@@ -450,6 +467,7 @@ bool Engine::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   Coordinator& coordinator = control_->coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
+    note_submitted(*operation);
     if (start_alone(operation)) continue;
     const UseId use = operation->use;
     coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
@@ -474,6 +492,7 @@ bool Engine::start_alone(const std::shared_ptr<Operation>& operation) {
   if (collective == Collective::Send || collective == Collective::Receive) {
     executor_.start_message(operation);
   } else if (order_ != nullptr) {
+    note_agreed(*operation, nullptr);
     executor_.start_in_order(operation, *order_);
   } else {
     return false;
@@ -512,6 +531,7 @@ void Engine::start(const Coordinator::Batch& batch) {
   for (const Coordinator::Batch::Item& item : batch.items) {
     operations.push_back(item.use ? operations_.extract(*item.use).mapped()
                                   : executor_.make_stand_in(*item.request));
+    note_agreed(*operations.back(), &batch);
   }
   executor_.start(std::move(operations), batch.have_some_joined);
 }
@@ -524,6 +544,69 @@ void Engine::report_stall(const Verdict::Stall& stall) const {
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
                  << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
                  << " waited for longer than KOLO_STALL_WARN; " << missing;
+}
+
+// --- traces ---
+
+void Engine::note_submitted(Operation& operation) {
+  insight::Event& course = operation.course;
+  const insight::Recorder::Activity activity = recorder().activity();
+  course.kind = insight::Event::Kind::Submitted;
+  course.collective = static_cast<std::uint8_t>(operation.request.collective);
+  course.phase = activity.phase;
+  course.step = activity.step;
+  course.set = number_;
+  course.use = operation.use;
+  course.bytes = operation.request.size_bytes();
+  course.time = course.begin;
+  recorder().add(course, operation.request.name);
+}
+
+/// `batch`: none if the operation is matched by order.
+void Engine::note_agreed(Operation& operation, const Coordinator::Batch* batch) {
+  insight::Event& course = operation.course;
+  course.turn = ++turns_;
+  look_after_ = kShortestWait;
+  if (operation.role == OperationRole::StandIn) return;
+  course.kind = insight::Event::Kind::Agreed;
+  course.agreed = insight::time_of(Clock::now());
+  course.time = course.agreed;
+  if (batch != nullptr && batch->last) {
+    course.last_rank = world_rank(batch->last->first);
+    course.last_at = batch->last->second;
+  }
+  recorder().add(course, {});
+}
+
+/// If nothing has advanced since the last step, that was a wait of the first operation.
+void Engine::note_wait(Clock::time_point now) {
+  const auto since_last_step = now - std::exchange(last_step_, now);
+  const auto operations = executor_.first_on_cpu();
+  if (!has_waited_ || operations.empty()) return;
+  for (const auto& operation : operations) operation->course.waited += since_last_step;
+  insight::Event& course = operations.front()->course;
+  if (course.waited < look_after_) return;
+  look_after_ = 2 * course.waited;
+  const int awaited = data_.awaited();
+  if (awaited < 0 || awaited == course.waited_for) return;
+  for (const auto& operation : operations) operation->course.waited_for = awaited;
+  insight::Event event = course;
+  event.kind = insight::Event::Kind::Awaiting;
+  event.time = insight::time_of(now);
+  recorder().add(event, {});
+}
+
+void Engine::note_ended(Operation& operation) {
+  insight::Event& course = operation.course;
+  course.kind = insight::Event::Kind::Ended;
+  course.started = insight::time_of(operation.started);
+  course.time = insight::time_of(operation.ended);
+  if (operation.error) {
+    const Failure failure = failure_of(operation.error);
+    course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure.kind));
+    insight_->note({failure, loss_ ? world_rank(loss_->rank) : -1, course.time});
+  }
+  recorder().add(course, operation.request.name);
 }
 
 // --- the end, orderly ---
@@ -582,6 +665,7 @@ void Engine::release(const std::string& why) {
   control_.reset();
   executor_.release();
   data_.release();
+  recorder().name_set(number_, "");
 }
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
@@ -589,6 +673,7 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();
+  note_ended(*operation);
   {
     const Lock lock(waiters_.mutex);
     operation->is_done.store(true, std::memory_order_release);
@@ -606,6 +691,9 @@ void Engine::declare_lost(const ControlPlane::Loss& loss) {
   if (order_ != nullptr) order_->give_up();
   executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
   const auto now = Clock::now();
+  insight_->note({{loss.kind, "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how},
+                 world_rank(loss.rank),
+                 insight::time_of(now)});
   end_stopped_batches(now);
   carry_out(control_->decide(now));
 }

@@ -18,6 +18,7 @@
 #include "base/creator_process.hpp"
 #include "base/mutex.hpp"
 #include "comm/world.hpp"
+#include "insight/insight.hpp"
 #include "kolo/communicator.hpp"
 #include "ops/steps/nodes.hpp"
 #include "runtime/control/control_plane.hpp"
@@ -152,10 +153,11 @@ class Engine {
     std::unique_ptr<Communicator> messages{};  ///< between two ranks
     ControlPlane::Parts control{};
     std::optional<BatchExecutor::DeviceParts> device{};  ///< none: a build without GPUs
+    int number = 0;                                      ///< of the process set
   };
 
   /// Arguments passed by reference live until `end` has returned; the engine may live longer.
-  Engine(Parts parts, comm::World& world);
+  Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight);
   ~Engine();
   /// From now on the engine makes progress by itself. Throws std::system_error if the system has no
   /// thread for it.
@@ -240,6 +242,9 @@ class Engine {
   /// Whether this process created the engine. A forked child has a copy, which must do nothing.
   bool is_in_creator_process() const { return creator_.is_current(); }
 
+  /// For what the program does around the operations.
+  insight::Recorder& recorder() const { return insight_->recorder(); }
+
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(data_.world_ranks.size()); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
@@ -274,6 +279,7 @@ class Engine {
 
   void require_creator_process() const;
   bool serve_messages();
+  bool wait(Operation& operation, Clock::time_point until, insight::Event::Time since);
   void announce_wait(Operation& operation);
   /// A step costs as much as several polls of what it waits for.
   int polls_per_step() const;
@@ -290,6 +296,13 @@ class Engine {
   std::optional<ControlPlane::Loss> find_broken_order() KOLO_REQUIRES(progress_mutex_);
   void report_stall(const Verdict::Stall& stall) const;
 
+  // Traces.
+  void note_submitted(Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  void note_agreed(Operation& operation, const Coordinator::Batch* batch)
+      KOLO_REQUIRES(progress_mutex_);
+  void note_wait(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  void note_ended(Operation& operation);
+
   // Ends.
   void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
   void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
@@ -304,6 +317,7 @@ class Engine {
   int world_rank(int rank) const { return data_.world_rank(rank); }
 
   comm::World& world_;
+  const std::shared_ptr<insight::Insight> insight_;
   // Null: messages move on any thread, or the engine has ended.
   std::atomic<comm::MessagingThread*> messaging_;
   const std::chrono::nanoseconds spin_;  // of callers
@@ -317,6 +331,7 @@ class Engine {
   // Any thread reads what DataPath::release() leaves; the rest is used in steps.
   DataPath data_;
   const int rank_;
+  const int number_;
   const bool is_matched_by_order_;
   // Of `data_`. Null: matched by name, or the engine has ended.
   OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
@@ -331,6 +346,11 @@ class Engine {
   // Something is in flight, or this rank wants to leave.
   bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
   Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
+  std::uint64_t turns_ KOLO_GUARDED_BY(progress_mutex_) = 0;  // of operations, in the agreed order
+  Clock::time_point last_step_ KOLO_GUARDED_BY(progress_mutex_){};  // when it began
+  bool has_waited_ KOLO_GUARDED_BY(progress_mutex_) = false;        // in it no data advanced
+  // After how long a wait the engine looks whom it waits for.
+  insight::Event::Time look_after_ KOLO_GUARDED_BY(progress_mutex_){};
 
   Mutex thread_lock_;
   // The last member: uses the others.

@@ -76,7 +76,8 @@ std::unique_ptr<Communicator> EngineFactory::make_control_communicator(
 
 std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& ranks,
                                             Matching matching,
-                                            const std::shared_ptr<Engine>& world) {
+                                            const std::shared_ptr<Engine>& world,
+                                            std::shared_ptr<insight::Insight> insight) {
   Engine::Parts parts{{choices_, config_}};
   const std::string name = name_of_set(number, ranks);
   parts.data.name = name;
@@ -107,7 +108,8 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   if (matching == Matching::ByOrder) match_by_order(parts, members);
   find_gpus(parts, number);
-  auto engine = std::make_shared<Engine>(std::move(parts), world_);
+  parts.number = number;
+  auto engine = std::make_shared<Engine>(std::move(parts), world_, std::move(insight));
   engine->start_thread();
   // Otherwise a member that fails up to here would leave others behind that wait for it in the set.
   if (world != nullptr) {

@@ -6,6 +6,7 @@
 
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
+#include "insight/insight.hpp"
 #include "kolo/config.hpp"
 #include "kolo/process_set.hpp"
 #include "runtime/data/data_path.hpp"
@@ -32,7 +33,8 @@ class EngineFactory {
   /// members; TimeoutError after KOLO_TIMEOUT, for the world after KOLO_START_TIMEOUT;
   /// PeerLostError, BackendError, std::system_error.
   std::shared_ptr<Engine> make(int number, const std::vector<int>& ranks, Matching matching,
-                               const std::shared_ptr<Engine>& world);
+                               const std::shared_ptr<Engine>& world,
+                               std::shared_ptr<insight::Insight> insight);
 
   /// Ends what the engines of all ranks have in common, at the first call. Call it once this rank's
   /// engines have ended. Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.

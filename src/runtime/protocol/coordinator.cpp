@@ -198,6 +198,7 @@ void Coordinator::submit(UseId use, const Request& request, Time now, Time deadl
   pending.deadline = deadline;
   if (options_.stall_warn.count() > 0) pending.stall_at = later(now, options_.stall_warn);
   pending_.add(std::move(pending));
+  newest_ = std::max(newest_, now.count());
 }
 
 void Coordinator::wait_for(UseId use) { pending_.mark_awaited(use); }
@@ -294,6 +295,9 @@ Header Coordinator::make_header() const {
   if (leaving_ == Leaving::ByException) header.thrower_rank = options_.rank;
   header.own = pending_.ready();
   header.ready = pending_.ready();
+  if (newest_ != Newest::kNever) {
+    header.newest = {newest_ + options_.to_world_clock.count(), options_.rank};
+  }
   if (joins_.own) {
     header.joined.set(options_.rank);
     Bits pending_names;
@@ -305,6 +309,7 @@ Header Coordinator::make_header() const {
 
 void Coordinator::post() {
   pending_.begin_announcement();
+  newest_shown_ = newest_;
   actions_.post = make_header();
   joins_.is_announced = joins_.own.has_value();
   exchange_.has_posted = true;
@@ -349,6 +354,7 @@ void Coordinator::on_headers(const Header& merged) {
   const Bits conflicts = conflicting(merged.own);
   const Bits runnable = (merged.own & merged.ready) - conflicts;
   if (runnable.none()) ++counters_.fruitless_exchanges;
+  note_newest(merged, !runnable.none());
   run(runnable);
   blocked_.clear();
   const Bits left = merged.own - runnable;
@@ -368,6 +374,13 @@ void Coordinator::on_headers(const Header& merged) {
   } else {
     next_exchange();
   }
+}
+
+void Coordinator::note_newest(const Header& merged, bool has_run) {
+  const auto& [at, rank] = merged.newest;
+  last_.reset();
+  if (rank >= 0) last_.emplace(rank, Time{at} - options_.to_world_clock);
+  if (has_run && newest_ == newest_shown_) newest_ = Newest::kNever;
 }
 
 /// Bits shown under a name that was shown with several requests.
@@ -422,6 +435,7 @@ History::Composition Coordinator::fuse(const Bits& runnable) {
 void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
   Batch batch;
   batch.have_some_joined = !joins_.ranks.none();
+  batch.last = last_;
   for (const int bit : history_.bits_of(composition)) {
     table_.touch(bit);
     batch.items.push_back({table_.at(bit), std::nullopt});

@@ -164,6 +164,7 @@ class Coordinator {
   struct Options {
     int rank = 0;
     SetNames set{"world", {0}};
+    Time to_world_clock{};     ///< from the clock of `now` to that of world rank 0's host
     int tree_width = 8;        ///< children of a rank in the negotiation tree
     Time patience{};           ///< age at which an unannounced request wakes all ranks
     Time stall_warn = kNever;  ///< age at which a request is reported as stalled; 0: never
@@ -182,6 +183,9 @@ class Coordinator {
     std::vector<Item> items;
     /// Some ranks have joined: they contribute the identity to items that they have not submitted.
     bool have_some_joined = false;
+    /// The rank that submitted last what the ranks waited for, and when on this rank's clock; none:
+    /// unknown. For traces.
+    std::optional<std::pair<int, Time>> last{};
   };
 
   struct Failed {
@@ -282,6 +286,8 @@ class Coordinator {
   void watch_for_silence(Time now);
   Time silence_limit() const;
 
+  void note_newest(const Header& merged, bool has_run);
+
   // What an exchange leads to.
   Bits conflicting(const Bits& shown) const;
   void run(Bits runnable);
@@ -323,6 +329,11 @@ class Coordinator {
   std::uint64_t highest_wake_up_request_ = 0;
   std::optional<Closed> closed_;
   Time silent_since_ = kNever;
+  // Submission times, Newest::kNever: none. They stay until an exchange has run something, since
+  // those that ran nothing did not wait for them.
+  std::int64_t newest_ = Newest::kNever;
+  std::int64_t newest_shown_ = Newest::kNever;
+  std::optional<std::pair<int, Time>> last_;  // of the current exchange
   Actions actions_;
   Counters counters_;
 };

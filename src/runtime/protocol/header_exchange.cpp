@@ -13,6 +13,7 @@ void Header::merge(const Header& other) {
   joined |= other.joined;
   own |= other.own;
   ready &= other.ready;
+  newest = std::max(newest, other.newest);
 }
 
 }  // namespace kolo::runtime

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +16,17 @@ namespace kolo::runtime {
 enum class Leaving : std::uint8_t {
   InOrder,
   ByException,  ///< one that leaves the scope of its Runtime
+};
+
+/// The newest submission that an exchange may have waited for. `at` in nanoseconds on the clock of
+/// world rank 0's host.
+struct Newest {
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::min();
+
+  std::int64_t at = kNever;
+  int rank = -1;  ///< -1: none
+
+  auto operator<=>(const Newest&) const = default;
 };
 
 /// The message of one rank, or of several ranks merged, in one exchange. Merging is associative and
@@ -30,6 +43,7 @@ struct Header {
   Bits joined;                       ///< JOINED: the ranks that have joined
   Bits own;                          ///< pending on some rank, known and not expired
   Bits ready;                        ///< runnable by every rank: pending there, or it has joined
+  Newest newest{};                   ///< for traces alone: nothing is decided by it
 
   /// Adds the header of another rank, or of a subtree, of the same exchange.
   void merge(const Header& other);

@@ -216,7 +216,7 @@ void GradientReducer::take_gradient(std::size_t parameter) {
   // On the CPU now, while it is in the cache; on a GPU with its whole bucket, in few launches.
   const bool is_cached = layout_->buckets.device().is_cpu();
   if (is_cached && layout_->pipeline->is_writable(bucket)) layout_->buckets.move_in({parameter});
-  layout_->reductions.note_stream(bucket);
+  layout_->reductions.note_gradient(bucket);
   watch_.remember(parameter);
   if (!layout_->arrivals.add(parameter)) return;
   step.times.last_gradient = step.seconds_until(StepState::Clock::now());

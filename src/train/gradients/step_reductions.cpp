@@ -14,6 +14,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "insight/recorder.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "ops/kernels/pieces.hpp"
@@ -291,7 +292,9 @@ StepReductions::~StepReductions() {
   }
 }
 
-void StepReductions::note_stream(std::size_t bucket) {
+void StepReductions::note_gradient(std::size_t bucket) {
+  StepState::Clock::time_point& first = states_[bucket].first_gradient;
+  if (first == StepState::Clock::time_point{}) first = StepState::Clock::now();
   std::vector<ProgramStream>& streams = states_[bucket].streams;
   const ProgramStream stream = ProgramStream::current(buckets_.device());
   if (std::ranges::find(streams, stream) == streams.end()) streams.push_back(stream);
@@ -316,6 +319,7 @@ void StepReductions::submit(std::size_t bucket) {
     state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
                             bound_hook(bucket, coding.residual));
   }
+  note_bucket(state, name);
   // From here on: what is above may throw, and the bucket is then submitted again.
   state.is_complete = false;
   ++state.submissions;
@@ -328,6 +332,17 @@ void StepReductions::submit(std::size_t bucket) {
   if (!state.sparse_error) return;
   setup_.step.phases.fail();
   std::rethrow_exception(state.sparse_error);
+}
+
+/// For traces: a span that leads to the reduction `name`.
+void StepReductions::note_bucket(State& state, const std::string& name) {
+  insight::Recorder& recorder = setup_.sets.sharded->engine()->recorder();
+  insight::Event event{.kind = insight::Event::Kind::Bucket, .step = recorder.activity().step};
+  event.time = insight::time_of(state.submitted);
+  const auto first = std::exchange(state.first_gradient, {});
+  event.begin = std::min(event.time, insight::time_of(first));
+  if (first == StepState::Clock::time_point{}) event.begin = event.time;  // no gradient came
+  recorder.add(event, name);
 }
 
 /// Starts the reduction of a sparse gradient. A stand-in that refuses access replaces it meanwhile.

@@ -262,7 +262,7 @@ class StepReductions {
   StepState& step() { return setup_.step; }
 
   /// A gradient of the bucket was computed on the current stream, the one of its forward().
-  void note_stream(std::size_t bucket);
+  void note_gradient(std::size_t bucket);
   /// Submits the bucket with the gradients that it holds. May be repeated after complete(). Throws
   /// the error of a sparse gradient whose reduction cannot start after all others have; finish()
   /// returns it again.
@@ -295,6 +295,7 @@ class StepReductions {
     std::vector<SparseReduction> sparse;
     std::exception_ptr sparse_error;     // of a sparse gradient whose reduction could not start
     std::vector<ProgramStream> streams;  // on which gradients were computed
+    StepState::Clock::time_point first_gradient{};  // since the last submission
     StepState::Clock::time_point submitted{};
   };
 
@@ -306,6 +307,7 @@ class StepReductions {
                                  const at::Tensor& residual) const;
   at::Tensor destination(std::size_t bucket, bool is_first);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
+  void note_bucket(State& state, const std::string& name);
   void submit_sparse(std::size_t bucket, std::size_t member);
   void assign_sparse(const Bucket& bucket, SparseReduction& reduction);
 

@@ -225,6 +225,7 @@ void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
 void TrainingEngine::begin_backward() {
   guards_.require_untouched();
   forget_dropped();
+  enter(insight::Phase::Backward);
   context_.step.backward.begin();
   torch::autograd::Engine::get_default_engine().queue_callback(
       [end = std::weak_ptr(end_of_backward_)] {
@@ -236,6 +237,7 @@ void TrainingEngine::begin_backward() {
 }
 
 void TrainingEngine::end_backward() {
+  enter(insight::Phase::Synced);
   const bool is_pass = context_.step.no_sync == 0;
   context_.step.backward.end(is_pass);
   if (!is_pass) return;
@@ -265,7 +267,10 @@ void TrainingEngine::forget_dropped() {
   guards_.discard(changed);
 }
 
+void TrainingEngine::enter(insight::Phase phase) { context_.set.engine()->recorder().enter(phase); }
+
 void TrainingEngine::synchronize() {
+  enter(insight::Phase::Step);
   if (context_.step.phases.current() == StepPhase::Synchronized) {
     return note_dropped(reducers_.drop_undefined());
   }
@@ -558,6 +563,7 @@ void TrainingEngine::end_step(StepEnd end) {
   context_.unit_calls->restart();
   if (is_reduced) comparison_.note(end);
   if (local_.end_step()) average_parameters();
+  enter(insight::Phase::Forward);
 }
 
 // --- what ranks agree on in a step ---

@@ -11,6 +11,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "insight/recorder.hpp"
 #include "kolo/torch/filters.hpp"
 #include "train/gradients/global_gradients.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
@@ -75,6 +76,7 @@ class TrainingEngine {
   TrainingEngine& operator=(const TrainingEngine&) = delete;
 
   void backward(const at::Tensor& loss_sum, std::int64_t count);
+  void enter(insight::Phase phase);
   void synchronize();
   /// Synchronizes unless skip_synchronize() makes each rank step with its own gradients.
   void make_gradients_ready();

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#pragma GCC visibility push(default)
+namespace kolo {
+
+/// What ranks did, in files that kolo-trace, Perfetto and chrome://tracing read. docs/insight.md
+/// describes them. All functions are for Runtime::current(), none is collective, and any thread may
+/// call them. They throw InvalidArgument where there is no Runtime.
+
+/// Writes what this rank did last, some thousand events, and what has not ended.
+///
+/// @param folder created if need be; the file in it is `rank-<rank>.json`
+/// @return the path of the file
+/// @throws BackendError if it cannot be written
+std::string dump_record(const std::string& folder);
+
+/// Writes everything from now on, in a thread of its own, until stop_timeline() or the end of the
+/// Runtime. Ends a timeline in progress first. KOLO_TIMELINE does the same from the start. If the
+/// disk is too slow, events are left out, and the file says how many.
+///
+/// @param folder as for dump_record(); choose another one
+/// @throws BackendError if the file cannot be created
+void start_timeline(const std::string& folder);
+/// Ends the file. Does nothing if there is no timeline.
+void stop_timeline();
+
+/// Adds a moment of the program to records and timelines.
+///
+/// @param name its last 88 bytes are kept
+void mark(std::string_view name);
+
+/// Adds a span, from construction to destruction. Does nothing where there is no Runtime.
+///
+///     {
+///       const kolo::MarkedSpan span("load batch");
+///       …
+///     }
+class MarkedSpan {
+ public:
+  explicit MarkedSpan(std::string name);
+  MarkedSpan(const MarkedSpan&) = delete;  // it ends once
+  MarkedSpan& operator=(const MarkedSpan&) = delete;
+  ~MarkedSpan();
+
+ private:
+  std::string name_;
+  std::int64_t begin_;
+};
+
+}  // namespace kolo
+#pragma GCC visibility pop

@@ -1,0 +1,87 @@
+#include "insight/insight.hpp"
+
+#include <csignal>
+#include <exception>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace kolo::insight {
+namespace {
+
+std::atomic<unsigned> requests{0};
+static_assert(std::atomic<unsigned>::is_always_lock_free);
+
+/// Mpirun forwards SIGUSR2 to all ranks. A program's own handler stays.
+void listen_for_requests() {
+  struct sigaction current = {};
+  if (sigaction(SIGUSR2, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
+  struct sigaction ours = {};
+  ours.sa_handler = [](int) { requests.fetch_add(1, std::memory_order_relaxed); };
+  ours.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &ours, nullptr);
+}
+
+/// Errors of the program's arguments and orderly ends need no record.
+bool is_worth_a_record(ErrorKind kind) {
+  return kind != ErrorKind::InvalidArgument && kind != ErrorKind::Shutdown;
+}
+
+}  // namespace
+
+Insight::Insight(Origin origin, std::string records)
+    : recorder_(std::move(origin)), records_(std::move(records)), requests_served_(requests.load()) {
+  if (!records_.empty()) listen_for_requests();
+}
+
+void Insight::note(Recorder::Problem problem) noexcept {
+  try {
+    const Failure failure = problem.failure;
+    recorder_.add(std::move(problem));
+    if (records_.empty() || !is_worth_a_record(failure.kind)) return;
+    {
+      const Lock lock(record_lock_);
+      const auto now = Clock::now();
+      if (now < next_record_) return;
+      next_record_ = now + kRecordPause;
+    }
+    try_to_record(failure.text);
+  } catch (const std::exception& error) {  // no memory
+    KOLO_LOG(Warn) << "no record of the error: " << error.what();
+  }
+}
+
+void Insight::serve_requests() noexcept {
+  const unsigned requested = requests.load(std::memory_order_relaxed);
+  if (requests_served_.load(std::memory_order_relaxed) == requested) return;
+  if (requests_served_.exchange(requested) == requested || records_.empty()) return;
+  try_to_record("requested by SIGUSR2");
+}
+
+void Insight::try_to_record(std::string_view why) noexcept {
+  try {
+    const std::string path = write_record(records_, why);
+    KOLO_LOG(Warn) << "wrote what this rank did last to " << path << "; kolo-trace why " << records_
+                   << " reads the records of all ranks";
+  } catch (const std::exception& error) {
+    KOLO_LOG(Warn) << error.what();
+  }
+}
+
+std::string Insight::write_record(const std::string& folder, std::string_view why) {
+  const Lock lock(record_lock_);
+  return insight::write_record(recorder_, folder, why);
+}
+
+void Insight::start_timeline(const std::string& folder) {
+  const Lock lock(timeline_lock_);
+  timeline_.reset();  // ends its file, which may be the same
+  timeline_ = std::make_unique<Timeline>(recorder_, folder);
+}
+
+void Insight::stop_timeline() {
+  const Lock lock(timeline_lock_);
+  timeline_.reset();
+}
+
+}  // namespace kolo::insight

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.hpp"
+#include "insight/recorder.hpp"
+#include "insight/timeline.hpp"
+
+namespace kolo::insight {
+
+/// What a Runtime knows about its own run: the last events, records of them at errors and on
+/// request, and a timeline. Any thread.
+class Insight {
+ public:
+  /// @param records the folder for records that nobody asks for; empty: none are written, and
+  ///   SIGUSR2 stays as it is
+  Insight(Origin origin, std::string records);
+
+  Recorder& recorder() { return recorder_; }
+
+  /// An operation has failed, or a rank was lost. Writes a record at the first, and then at most
+  /// one in kRecordPause. Never throws.
+  void note(Recorder::Problem problem) noexcept;
+  /// Writes a record if the process has received SIGUSR2 since the last call. Never throws.
+  void serve_requests() noexcept;
+  /// @return the path of the file
+  /// @throws BackendError if it cannot be written
+  std::string write_record(const std::string& folder, std::string_view why);
+
+  /// Replaces a timeline that is being written.
+  /// @throws BackendError if the file cannot be created
+  void start_timeline(const std::string& folder);
+  void stop_timeline();
+
+ private:
+  static constexpr std::chrono::seconds kRecordPause{10};
+
+  void try_to_record(std::string_view why) noexcept;
+
+  Recorder recorder_;
+  const std::string records_;
+  std::atomic<unsigned> requests_served_;
+  Mutex record_lock_;  // one thread at a time writes the file
+  Clock::time_point next_record_ KOLO_GUARDED_BY(record_lock_){};
+  Mutex timeline_lock_;
+  std::unique_ptr<Timeline> timeline_ KOLO_GUARDED_BY(timeline_lock_);
+};
+
+}  // namespace kolo::insight

@@ -1,0 +1,68 @@
+#include "insight/timeline.hpp"
+
+#include <chrono>
+
+#include "base/log.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::insight {
+namespace {
+
+// Even a rank that does nothing but small operations needs longer to fill a recorder.
+constexpr std::chrono::milliseconds kPause{5};
+
+}  // namespace
+
+Timeline::Timeline(const Recorder& recorder, const std::string& folder)
+    : recorder_(recorder),
+      file_(folder, recorder, "timeline"),
+      next_(recorder.count()),
+      thread_([this] { loop(); }) {}
+
+Timeline::~Timeline() {
+  {
+    const Lock lock(lock_);
+    is_stopping_ = true;
+  }
+  stopped_.notify_one();
+  thread_.join();
+}
+
+void Timeline::loop() {
+  try {
+    for (bool is_last = false; !is_last;) {
+      {
+        const Lock lock(lock_);
+        is_last = stopped_.wait_for(lock_, kPause,
+                                    [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
+      }
+      write_new();
+    }
+    for (const Recorder::Problem& problem : recorder_.problems()) file_.write(problem);
+    file_.close();
+  } catch (const Error& error) {
+    KOLO_LOG(Warn) << error.what() << ". The timeline ends here.";
+  }
+}
+
+void Timeline::write_new() {
+  const std::uint64_t end = recorder_.count();
+  if (next_ == end) return;
+  if (end - next_ > Recorder::kCapacity) {
+    file_.write_gap(end - next_ - Recorder::kCapacity);
+    next_ = end - Recorder::kCapacity;
+  }
+  for (; next_ < end; ++next_) {
+    const auto entry = recorder_.read(next_);
+    if (entry) {
+      file_.write(*entry);
+    } else if (recorder_.count() - next_ >= Recorder::kCapacity) {
+      file_.write_gap(1);
+    } else {
+      break;  // it is being written: next time
+    }
+  }
+  file_.flush();
+}
+
+}  // namespace kolo::insight
