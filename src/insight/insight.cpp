@@ -30,7 +30,9 @@ bool is_worth_a_record(ErrorKind kind) {
 }  // namespace
 
 Insight::Insight(Origin origin, std::string records)
-    : recorder_(std::move(origin)), records_(std::move(records)), requests_served_(requests.load()) {
+    : recorder_(std::move(origin)),
+      records_(std::move(records)),
+      requests_served_(requests.load()) {
   if (!records_.empty()) listen_for_requests();
 }
 

@@ -47,9 +47,9 @@ struct Event {
   Kind kind = Kind::Mark;
   std::uint8_t collective = 0;  ///< kolo::Collective
   Phase phase = Phase::None;
-  std::uint8_t failure = 0;  ///< 1 + ErrorKind; 0: none
-  std::int32_t set = 0;      ///< ProcessSet::number
-  std::uint32_t step = 0;    ///< counted from 1
+  std::uint8_t failure = 0;      ///< 1 + ErrorKind; 0: none
+  std::int32_t set = 0;          ///< ProcessSet::number
+  std::uint32_t step = 0;        ///< counted from 1
   std::int32_t last_rank = -1;   ///< world rank whose submission the others waited for
   std::int32_t waited_for = -1;  ///< world rank that `waited` is due to, as far as known
   std::uint64_t use = 0;         ///< the operation's number in its engine
@@ -143,7 +143,7 @@ class Recorder {
   std::atomic<std::int64_t> since_{0};
   std::atomic<std::int64_t> blocked_{0};
   std::atomic<std::int64_t> blocked_before_{0};  // the current step
-  mutable Mutex lock_;  // of what is rarely used
+  mutable Mutex lock_;                           // of what is rarely used
   std::map<int, std::string> sets_ KOLO_GUARDED_BY(lock_);
   std::vector<Problem> problems_ KOLO_GUARDED_BY(lock_);
 };

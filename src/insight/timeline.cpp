@@ -33,8 +33,8 @@ void Timeline::loop() {
     for (bool is_last = false; !is_last;) {
       {
         const Lock lock(lock_);
-        is_last = stopped_.wait_for(lock_, kPause,
-                                    [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
+        is_last =
+            stopped_.wait_for(lock_, kPause, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
       }
       write_new();
     }

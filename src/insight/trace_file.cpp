@@ -49,9 +49,8 @@ void append_json(std::string& to, std::integral auto number) {
 void append_json(std::string& to, Event::Time time) {
   const std::int64_t nanoseconds = time.count();
   if (nanoseconds < 0) to += '-';
-  const std::uint64_t size =
-      nanoseconds < 0 ? 0 - static_cast<std::uint64_t>(nanoseconds)
-                      : static_cast<std::uint64_t>(nanoseconds);
+  const std::uint64_t size = nanoseconds < 0 ? 0 - static_cast<std::uint64_t>(nanoseconds)
+                                             : static_cast<std::uint64_t>(nanoseconds);
   append_json(to, size / 1000);
   const auto rest = static_cast<unsigned>(size % 1000);
   to += '.';
@@ -78,8 +77,8 @@ std::FILE* create(const std::string& folder, const std::string& path) {
   std::filesystem::create_directories(folder, error);
   std::FILE* const file = std::fopen(path.c_str(), "we");
   if (file == nullptr) {
-    throw BackendError("trace " + path + ": cannot create the file: " +
-                       std::strerror(errno) + ". Choose a folder that this rank can write to.");
+    throw BackendError("trace " + path + ": cannot create the file: " + std::strerror(errno) +
+                       ". Choose a folder that this rank can write to.");
   }
   return file;
 }
@@ -257,7 +256,9 @@ void TraceFile::add_operation_args(const Event& event) {
   add_arg("use", event.use);
   add_arg("bytes", event.bytes);
   add_arg("last_rank", event.last_rank);
-  add_arg("late_us", std::max(Event::Time{0}, event.last_rank < 0 ? Event::Time{0} : event.last_at - event.begin));
+  const bool is_late = event.last_rank >= 0 && event.last_rank != recorder_.origin().rank;
+  add_arg("late_us",
+          is_late ? std::max(event.last_at - event.begin, Event::Time{0}) : Event::Time{0});
   add_arg("waited_us", event.waited);
   add_arg("waited_for", event.waited_for);
   add_arg("step", event.step);

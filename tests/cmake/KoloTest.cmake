@@ -87,7 +87,7 @@ function(kolo_set_mpirun_properties name ranks timeout)
   endif()
   kolo_set_cost(${name} ${processors} ${timeout} ${ARGV3})
   set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no)
+    OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no KOLO_RECORD=off)
   set_tests_properties(${name} PROPERTIES
     TIMEOUT ${timeout}
     LABELS RANK_${ranks}

@@ -269,13 +269,13 @@ class Runtime::Parts {
     }
     const auto rank = static_cast<std::size_t>(topology().rank);
     const std::vector<std::string>& hosts = topology().host_of_rank;
-    insight_ = std::make_shared<insight::Insight>(
-        insight::Origin{.rank = topology().rank,
-                        .size = topology().size,
-                        .host = hosts.empty() ? "" : hosts[rank],
-                        .job = clock.job,
-                        .to_world_clock = clock.to_world_clock},
-        std::move(records));
+    insight_ =
+        std::make_shared<insight::Insight>(insight::Origin{.rank = topology().rank,
+                                                           .size = topology().size,
+                                                           .host = hosts.empty() ? "" : hosts[rank],
+                                                           .job = clock.job,
+                                                           .to_world_clock = clock.to_world_clock},
+                                           std::move(records));
     if (!config_.timeline.empty()) insight_->start_timeline(config_.timeline);
   }
 
@@ -293,7 +293,7 @@ class Runtime::Parts {
   compression::Registry compressors_;
   std::vector<CustomReduction> reductions_;
   runtime::EngineFactory engines_;
-  std::shared_ptr<insight::Insight> insight_;  // made at the end of the start
+  std::shared_ptr<insight::Insight> insight_;          // made at the end of the start
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
   Mutex sets_lock_;
   Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first

@@ -457,7 +457,7 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
       [&](const auto& operation, const std::exception_ptr& error) KOLO_NO_THREAD_SAFETY_ANALYSIS {
         complete(operation, error ? error : find_late_loss(*operation));
       });
-  has_waited_ = !progress.has_progressed;
+  has_waited_ = !progress.has_progressed && !executor_.first_on_cpu().empty();
   if (progress.is_overdue) declare_silent_rank_lost();
   if (order_ != nullptr && !progress.has_progressed) check_order(now);
   return has_progressed || progress.has_progressed;
@@ -692,8 +692,8 @@ void Engine::declare_lost(const ControlPlane::Loss& loss) {
   executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
   const auto now = Clock::now();
   insight_->note({{loss.kind, "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how},
-                 world_rank(loss.rank),
-                 insight::time_of(now)});
+                  world_rank(loss.rank),
+                  insight::time_of(now)});
   end_stopped_batches(now);
   carry_out(control_->decide(now));
 }

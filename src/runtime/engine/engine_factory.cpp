@@ -75,8 +75,7 @@ std::unique_ptr<Communicator> EngineFactory::make_control_communicator(
 }
 
 std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& ranks,
-                                            Matching matching,
-                                            const std::shared_ptr<Engine>& world,
+                                            Matching matching, const std::shared_ptr<Engine>& world,
                                             std::shared_ptr<insight::Insight> insight) {
   Engine::Parts parts{{choices_, config_}};
   const std::string name = name_of_set(number, ranks);
