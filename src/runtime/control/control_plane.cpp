@@ -108,10 +108,13 @@ namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
-Coordinator::Options coordinator_options(const DataPath& set, int rank, bool may_be_busy) {
+Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Parts& parts,
+                                         bool may_be_busy) {
   const Config& config = set.config;
   Coordinator::Options options;
-  options.rank = rank;
+  options.rank = parts.communicator->rank();
+  options.to_world_clock = parts.to_world_clock;
+  options.activity = std::move(parts.activity);
   options.set = {set.name, set.world_ranks};
   options.tree_width = config.tuning.tree_width;
   options.patience = config.tuning.patience;
@@ -127,10 +130,9 @@ Coordinator::Options coordinator_options(const DataPath& set, int rank, bool may
 
 ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     : set_(set),
+      coordinator_(coordinator_options(set, parts, world.messaging_thread() != nullptr)),
       communicator_(std::move(parts.communicator)),
-      mailbox_(*communicator_, kControlTag),
-      coordinator_(
-          coordinator_options(set, communicator_->rank(), world.messaging_thread() != nullptr)) {
+      mailbox_(*communicator_, kControlTag) {
   if (parts.window != nullptr) {
     header_exchange_ = std::make_unique<WindowHeaderExchange>(std::move(parts.window));
   } else {

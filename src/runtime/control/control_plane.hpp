@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -77,6 +79,8 @@ class ControlPlane {
     std::unique_ptr<Communicator> communicator{};  ///< among the members
     std::shared_ptr<SharedWindow> window{};        ///< null: headers are sent as messages
     std::unique_ptr<Communicator> heartbeats{};    ///< between nodes, for HeartbeatThread
+    std::chrono::nanoseconds to_world_clock{};     ///< see Coordinator::Options
+    std::function<std::string()> activity{};       ///< the same
   };
 
   /// `set` and `world` outlive this object.
@@ -115,9 +119,9 @@ class ControlPlane {
 
  private:
   const DataPath& set_;
+  Coordinator coordinator_;
   const std::unique_ptr<Communicator> communicator_;
   ControlMailbox mailbox_;
-  Coordinator coordinator_;
   std::unique_ptr<HeaderExchange> header_exchange_;
   TreeHeaderExchange* by_messages_ = nullptr;  // header_exchange_, where headers are messages
   std::optional<LossWatch> watch_;

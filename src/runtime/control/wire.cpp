@@ -86,7 +86,12 @@ Offset<wire::Stall> pack(FlatBufferBuilder& builder, const Verdict::Stall& stall
   const auto name = builder.CreateString(stall.name);
   const auto waiting_ranks = builder.CreateVector(stall.waiting_ranks);
   const auto missing_ranks = builder.CreateVector(stall.missing_ranks);
-  return wire::CreateStall(builder, name, waiting_ranks, missing_ranks);
+  const auto activities = builder.CreateString(stall.activities);
+  return wire::CreateStall(builder, name, waiting_ranks, missing_ranks, activities);
+}
+
+Offset<wire::Activity> pack(FlatBufferBuilder& builder, const Report::Activity& activity) {
+  return wire::CreateActivity(builder, activity.rank, builder.CreateString(activity.text));
 }
 
 template <class T>
@@ -107,7 +112,8 @@ struct Body {
 Body pack_body(FlatBufferBuilder& builder, const Report& report) {
   const auto items = pack_all(builder, report.items);
   const auto joined_ranks = builder.CreateVector(report.joined_ranks);
-  const auto packed = wire::CreateReport(builder, report.exchange, items, joined_ranks);
+  const auto activities = pack_all(builder, report.activities);
+  const auto packed = wire::CreateReport(builder, report.exchange, items, joined_ranks, activities);
   return {wire::Body::Report, packed.Union()};
 }
 
@@ -370,13 +376,19 @@ class Unpacker {
   }
 
   Verdict::Stall unpack(const wire::Stall& packed) {
-    return {text(*packed.name()), ranks(*packed.waiting_ranks()), ranks(*packed.missing_ranks())};
+    return {text(*packed.name()), ranks(*packed.waiting_ranks()), ranks(*packed.missing_ranks()),
+            text(*packed.activities())};
+  }
+
+  Report::Activity unpack(const wire::Activity& packed) {
+    return {unpack_rank(packed.rank(), 0, size_), text(*packed.text())};
   }
 
   std::string unpack(const flatbuffers::String& packed) { return text(packed); }
 
   Report unpack(const wire::Report& packed) {
-    return {packed.exchange(), all<Report::Item>(*packed.items()), ranks(*packed.joined_ranks())};
+    return {packed.exchange(), all<Report::Item>(*packed.items()), ranks(*packed.joined_ranks()),
+            all<Report::Activity>(*packed.activities())};
   }
 
   Verdict unpack(const wire::Verdict& packed) {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -153,9 +154,27 @@ Time to_time(Operation::Clock::time_point point) {
 /// Shorter waits need no name of a rank.
 constexpr std::chrono::milliseconds kShortestWait{1};
 
+/// Completes "rank 3 is "; empty: unknown.
+std::string describe(const insight::Recorder::Activity& activity) {
+  if (activity.phase == insight::Phase::None) return {};
+  const std::chrono::duration<double> time =
+      insight::Clock::now().time_since_epoch() - activity.since;
+  std::ostringstream text;
+  text.precision(1);
+  text << "in step " << activity.step << ": " << name_of(activity.phase) << ", for " << std::fixed
+       << time.count() << " s";
+  return text.str();
+}
+
 /// For error texts; a join has no request.
 std::string what_of(const Operation& operation) {
   return operation.role == OperationRole::Join ? "join" : describe(operation.request);
+}
+
+ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& recorder) {
+  parts.to_world_clock = recorder.origin().to_world_clock;
+  parts.activity = [&recorder] { return describe(recorder.activity()); };
+  return parts;
 }
 
 }  // namespace
@@ -171,7 +190,8 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
       order_(parts.order),
-      control_(std::make_unique<ControlPlane>(std::move(parts.control), data_, world)),
+      control_(std::make_unique<ControlPlane>(with_insight(std::move(parts.control), recorder()),
+                                              data_, world)),
       executor_(data_, std::move(parts.messages), std::move(parts.device), world) {
   recorder().name_set(number_, data_.name);
 }
@@ -543,7 +563,7 @@ void Engine::report_stall(const Verdict::Stall& stall) const {
           : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
   KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
                  << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
-                 << " waited for longer than KOLO_STALL_WARN; " << missing;
+                 << " waited for longer than KOLO_STALL_WARN; " << missing << stall.activities;
 }
 
 // --- traces ---

@@ -370,7 +370,7 @@ void Coordinator::on_headers(const Header& merged) {
   const bool have_all_joined = joins_.ranks.count() == size();
   if (have_all_joined && !is_left) complete_join();
   if (merged.has_unknown || merged.has_expired || merged.has_stalled || !conflicts.none()) {
-    begin_negotiation();
+    begin_negotiation(merged);
   } else {
     next_exchange();
   }
@@ -514,10 +514,10 @@ void Coordinator::fail(const PendingRequest& pending, Failure failure) {
 // --- negotiation (rule 8) ---
 // Reports go up the tree, the verdict comes down.
 
-void Coordinator::begin_negotiation() {
+void Coordinator::begin_negotiation(const Header& merged) {
   ++counters_.negotiations;
   silent_since_ = kNever;
-  exchange_.negotiation = Exchange::Negotiation{own_report(), tree_.children, false};
+  exchange_.negotiation = Exchange::Negotiation{own_report(merged), tree_.children, false};
   pending_.mark_reported();
   for (auto& [child, report] : std::exchange(exchange_.early_reports, {})) {
     on_message(child, std::move(report));
@@ -525,7 +525,7 @@ void Coordinator::begin_negotiation() {
   continue_negotiation();
 }
 
-Report Coordinator::own_report() const {
+Report Coordinator::own_report(const Header& merged) const {
   Report report;
   report.exchange = exchange_.number;
   pending_.for_each_to_report([&](const PendingRequest& pending) {
@@ -541,6 +541,11 @@ Report Coordinator::own_report() const {
     report.items.push_back(std::move(item));
   });
   if (joins_.own) report.joined_ranks = {options_.rank};
+  if ((merged.has_expired || merged.has_stalled) && options_.activity) {
+    if (std::string text = options_.activity(); !text.empty()) {
+      report.activities.push_back({options_.rank, std::move(text)});
+    }
+  }
   return report;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -169,9 +170,10 @@ class Coordinator {
     Time patience{};           ///< age at which an unannounced request wakes all ranks
     Time stall_warn = kNever;  ///< age at which a request is reported as stalled; 0: never
     Time lost_after = kNever;  ///< silence past a deadline after which a rank is lost
-    Time lost_in_shutdown_after = kNever;  ///< the same while this rank shuts down
-    TableLimits table{};                   ///< of known requests
-    std::size_t fusion_bytes = 0;          ///< largest fused batch; 0: every request runs alone
+    Time lost_in_shutdown_after = kNever;     ///< the same while this rank shuts down
+    TableLimits table{};                      ///< of known requests
+    std::function<std::string()> activity{};  ///< completes "rank 3 is "; empty: unknown
+    std::size_t fusion_bytes = 0;             ///< largest fused batch; 0: every request runs alone
   };
 
   /// Requests that run together, in this order.
@@ -299,8 +301,8 @@ class Coordinator {
   std::string world_rank(int rank) const;
 
   // Negotiation.
-  void begin_negotiation();
-  Report own_report() const;
+  void begin_negotiation(const Header& merged);
+  Report own_report(const Header& merged) const;
   void continue_negotiation();
   void apply(const Verdict& verdict);
   void fail_name(const Verdict::NameError& error);

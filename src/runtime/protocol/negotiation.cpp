@@ -126,6 +126,7 @@ void Report::merge(const Report& other) {
   }
   std::move(added.begin(), added.end(), std::back_inserter(items));
   joined_ranks = unite(joined_ranks, other.joined_ranks);
+  activities.insert(activities.end(), other.activities.begin(), other.activities.end());
 }
 
 std::vector<int> Judge::missing_ranks(const Report::Item& item) const {
@@ -170,7 +171,23 @@ Failure Judge::timeout(const Report::Item& item, const Request& request) const {
     text += " while " + list_world_ranks(missing, set_.world_ranks) + " had not submitted it";
   }
   return {ErrorKind::Timeout,
-          text + ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
+          text + activities_of(missing) +
+              ". Submit it on every rank, or raise the timeout (KOLO_TIMEOUT)."};
+}
+
+/// ". Rank 3 is …", for the first few ranks.
+std::string Judge::activities_of(const std::vector<int>& ranks) const {
+  constexpr int kLongest = 4;
+  std::string text;
+  int count = 0;
+  for (const int rank : ranks) {
+    const auto found = std::ranges::find(activities_, rank, &Report::Activity::rank);
+    if (found == activities_.end()) continue;
+    if (++count > kLongest) return text + ". And so on";
+    text += ". Rank " + std::to_string(set_.world_ranks[static_cast<std::size_t>(rank)]) + " is " +
+            found->text;
+  }
+  return text;
 }
 
 void Judge::set_joined(std::vector<int> ranks) {
@@ -250,6 +267,7 @@ Verdict Judge::decide(Report report, const RequestTable& table) {
   Verdict verdict;
   verdict.exchange = report.exchange;
   set_joined(std::move(report.joined_ranks));
+  activities_ = std::move(report.activities);
   std::map<std::string, std::vector<Report::Item>> names;
   Bits pending;
   for (Report::Item& item : report.items) {
@@ -265,7 +283,8 @@ Verdict Judge::decide(Report report, const RequestTable& table) {
     }
     Report::Item& only = variants.front();
     if (std::exchange(only.stalled, false)) {
-      verdict.stalls.push_back({name, only.ranks, missing_ranks(only)});
+      const std::vector<int> missing = missing_ranks(only);
+      verdict.stalls.push_back({name, only.ranks, missing, activities_of(missing)});
     }
     if (only.request) {
       remember(name, std::move(only));

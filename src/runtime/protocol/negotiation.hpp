@@ -75,9 +75,17 @@ struct Report {
 
     bool operator==(const Item&) const = default;
   };
+  /// What a rank does, for error texts: completes "rank 3 is ".
+  struct Activity {
+    int rank = 0;
+    std::string text;
+
+    bool operator==(const Activity&) const = default;
+  };
   std::uint64_t exchange = 0;
   std::vector<Item> items;
   std::vector<int> joined_ranks;
+  std::vector<Activity> activities{};  ///< of ranks that know, if a request has expired or stalled
 
   /// Adds a subtree's report of the same exchange. Each request has one item afterwards.
   void merge(const Report& other);
@@ -102,6 +110,7 @@ struct Verdict {
     std::string name;
     std::vector<int> waiting_ranks;
     std::vector<int> missing_ranks;
+    std::string activities{};  ///< of the missing ranks, as in an error text
     bool operator==(const Stall&) const = default;
   };
   std::uint64_t exchange = 0;
@@ -151,6 +160,7 @@ class Judge {
   std::optional<Failure> failure_of(std::vector<Report::Item> variants,
                                     const RequestTable& table) const;
   Failure timeout(const Report::Item& item, const Request& request) const;
+  std::string activities_of(const std::vector<int>& ranks) const;
   void set_joined(std::vector<int> ranks);
   void remember(const std::string& name, Report::Item item);
   void recall(const std::string& name, std::vector<Report::Item>& variants);
@@ -161,6 +171,7 @@ class Judge {
   TableLimits limits_;
   SetNames set_;
   std::vector<int> joined_ranks_;
+  std::vector<Report::Activity> activities_;  // in this report
   // Unknown requests, pending on all ranks that have not joined, or not yet.
   ByName complete_;
   ByName incomplete_;

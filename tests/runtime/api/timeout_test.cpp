@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "insight/insight.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
@@ -50,6 +51,28 @@ TEST_P(TimeoutTest, Timeout_IsThrownOnAllRanksTheLateOneToo) {
       });
     }
   }
+}
+
+TEST_P(TimeoutTest, Timeout_SaysInWhichStepTheLateRankIs) {
+  std::latch given_up(2);
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    Tensor tensor(5);
+    AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
+    if (runtime.rank() == 1) {
+      insight::Recorder& recorder = runtime.insight().recorder();
+      for (int step = 0; step < 3; ++step) {
+        recorder.enter(insight::Phase::Step);
+        recorder.enter(insight::Phase::Backward);
+      }
+      given_up.wait();
+    } else {
+      options.timeout = 100ms;
+    }
+    Handle handle = allreduce_async(tensor.view(), tensor.view(), options);
+    const std::string text = text_thrown_by<TimeoutError>([&] { handle.wait(); });
+    if (runtime.rank() != 1) given_up.count_down();
+    expect_contains(text, "had not submitted it. Rank 1 is in step 4: backward, for 0.");
+  });
 }
 
 TEST_P(TimeoutTest, DefaultTimeout_IsTheConfiguredOne) {

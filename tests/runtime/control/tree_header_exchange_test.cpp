@@ -30,6 +30,7 @@ Header header_of(int rank, std::uint64_t exchange) {
   if (one_in(10)) header.joined.set(rank);
   if (one_in(10)) header.shutdown_rank = rank;
   if (one_in(10)) header.thrower_rank = rank;
+  if (!one_in(3)) header.newest = {static_cast<std::int64_t>(random() % 5), rank};
   for (int bit = 0; bit < 200; bit += 9) {
     if (one_in(10)) header.own.set(bit);
     if (!one_in(10)) header.ready.set(bit);

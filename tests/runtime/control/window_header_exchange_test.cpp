@@ -39,6 +39,7 @@ Header header_of(int rank, std::uint64_t exchange) {
   if (number % 11 == 0) header.shutdown_rank = rank;
   if (number % 13 == 0) header.thrower_rank = rank;
   if (number % 2 == 0) header.joined.set(rank);
+  if (number % 3 != 1) header.newest = {-number, rank};
   header.own.set(number % 320);
   header.ready = header.own;
   header.ready.set((number + 1) % 64);

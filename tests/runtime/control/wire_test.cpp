@@ -80,7 +80,8 @@ std::vector<Sample> report_samples() {
                {{}, 0, {3}, {}, false},
                {{}, Header::kMaxBits - 1, {2, 5}, {2, 5}, false},
                {default_request(), -1, {4}, {4}, false}},
-              {0, 2, 1023}};
+              {0, 2, 1023},
+              {{4, "in step 812: backward, for 12.4 s"}, {1023, ""}}};
   Report large{std::numeric_limits<std::uint64_t>::max(), {}, {}};
   for (int i = 0; i < (test::kIsSanitized ? 15 : 40); ++i) {
     Request request;
@@ -104,7 +105,7 @@ std::vector<Sample> verdict_samples() {
   full.errors = {{"a", {ErrorKind::Mismatch, "'a': shape differs: [3] on rank 0, [4] on rank 1"}},
                  {"", {ErrorKind::InvalidArgument, ""}},
                  {"b", {ErrorKind::Backend, std::string(3000, 'e')}}};
-  full.stalls = {{"层", {0, 1}, {2}}, {"all there", {0}, {}}};
+  full.stalls = {{"层", {0, 1}, {2}, ". Rank 2 is 层"}, {"all there", {0}, {}}};
   full.blocked = {"one", "", "\xff not UTF-8"};
   return {{"EmptyVerdict", ControlMessage{Verdict{}}}, {"FullVerdict", ControlMessage{full}}};
 }
@@ -115,6 +116,7 @@ std::vector<Sample> header_exchange_samples() {
   flags.joined = make_bits(300, 7);
   flags.shutdown_rank = 1023;
   flags.thrower_rank = 511;
+  flags.newest = {-7, 1023};
   const Header wide = make_header(make_bits(5000, 1), make_bits(5000, 7));
   const Header widest = make_header(make_bits(Header::kMaxBits, 63), {});
   const auto message = [](HeaderExchangeMessage content) {
@@ -257,12 +259,14 @@ std::vector<std::byte> craft_addition(int bit, RawRequest raw) {
   });
 }
 
+const std::vector<flatbuffers::Offset<wire::Activity>> kNoActivities;
+
 std::vector<std::byte> craft_report(int bit, const std::vector<int>& ranks) {
   return craft(wire::Body::Report, [&](FlatBufferBuilder& builder) {
     const std::vector<int> none;
     const std::vector<flatbuffers::Offset<wire::Item>> items{
         wire::CreateItemDirect(builder, 0, bit, &ranks, &none)};
-    return wire::CreateReportDirect(builder, 1, &items, &none).Union();
+    return wire::CreateReportDirect(builder, 1, &items, &none, &kNoActivities).Union();
   });
 }
 
@@ -286,7 +290,7 @@ std::vector<std::byte> craft_items(std::size_t count) {
     const std::vector<int> ranks{0};
     const std::vector<flatbuffers::Offset<wire::Item>> items(
         count, wire::CreateItemDirect(builder, 0, 5, &ranks, &ranks));
-    return wire::CreateReportDirect(builder, 1, &items, &ranks).Union();
+    return wire::CreateReportDirect(builder, 1, &items, &ranks, &kNoActivities).Union();
   });
 }
 
@@ -394,15 +398,19 @@ TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
   for (const int rank : {0, 3}) joined.joined.set(rank);
   Header leaving;
   leaving.shutdown_rank = 3;
+  Header newest;
+  newest.newest = {1, 3};
   Verdict stall;
   stall.stalls = {{"a", {0}, {1, 3}}};
   const std::vector<WireMessage> messages{
       ControlMessage{Report{7, {{{}, 0, {1, 3}, {}, false}}, {}}},
       ControlMessage{Report{7, {{{}, 0, {1}, {3}, false}}, {}}},
       ControlMessage{Report{7, {}, {0, 3}}},
+      ControlMessage{Report{7, {}, {}, {{3, "busy"}}}},
       ControlMessage{stall},
       HeaderExchangeMessage{HeaderUp{joined}},
       HeaderExchangeMessage{HeaderDown{leaving}},
+      HeaderExchangeMessage{HeaderUp{newest}},
       HeaderExchangeMessage{Lost{{3, "died"}}}};
   for (std::size_t i = 0; i < messages.size(); ++i) {
     SCOPED_TRACE(i);

@@ -23,12 +23,19 @@ namespace kolo::runtime::coordinator_test {
 /// immediately. Tests number the uses. The names of what ran are listed one word per batch.
 class Lockstep {
  public:
-  explicit Lockstep(int ranks, Coordinator::Options options = {})
-      : log_(static_cast<std::size_t>(ranks)), headers_(static_cast<std::size_t>(ranks)) {
+  /// `clock_difference`: how much later it is on each rank's clock than on the next rank's.
+  explicit Lockstep(int ranks, Coordinator::Options options = {}, Time clock_difference = Time{0})
+      : clock_difference_(clock_difference),
+        log_(static_cast<std::size_t>(ranks)),
+        headers_(static_cast<std::size_t>(ranks)) {
     options.set = {"world", {}};
     for (int rank = 0; rank < ranks; ++rank) options.set.world_ranks.push_back(rank);
     for (int rank = 0; rank < ranks; ++rank) {
       options.rank = rank;
+      options.to_world_clock = rank * clock_difference_;
+      if (rank > 0) {
+        options.activity = [rank] { return "at work " + std::to_string(rank); };
+      }
       cores_.emplace_back(options);
     }
   }
@@ -44,7 +51,7 @@ class Lockstep {
   int size() const { return static_cast<int>(cores_.size()); }
 
   void submit(int rank, UseId use, const std::string& name, Time deadline = kNever) {
-    (*this)[rank].submit(use, request(name), now_, deadline);
+    (*this)[rank].submit(use, request(name), clock_of(rank), deadline);
   }
   void wait(int rank, UseId use) { (*this)[rank].wait_for(use); }
 
@@ -80,10 +87,16 @@ class Lockstep {
   bool searched_for_silent(int rank) const { return log(rank).searched_for_silent; }
   const std::vector<Verdict::Stall>& stalls() const { return log(0).stalls; }
   Time now() const { return now_; }
+  Time clock_of(int rank) const { return now_ - rank * clock_difference_; }
+  /// Who submitted what each batch waited for last, and when on this rank's clock.
+  const std::vector<std::optional<std::pair<int, Time>>>& last(int rank) const {
+    return log(rank).last;
+  }
 
  private:
   struct Log {
     std::string ran;
+    std::vector<std::optional<std::pair<int, Time>>> last;
     std::map<UseId, Failure> failed;
     std::optional<Coordinator::Joined> joined;
     std::vector<Verdict::Stall> stalls;
@@ -102,7 +115,7 @@ class Lockstep {
       core.on_message(log.mail.front().first, std::move(log.mail.front().second));
     }
     core.on_wake_up_request(wake_up_request_);
-    moved |= carry_out(rank, core.decide(now_));
+    moved |= carry_out(rank, core.decide(clock_of(rank)));
     if (!core.awaits_headers()) return moved;
     std::optional<Header> merged;
     for (const auto& slots : headers_) {
@@ -118,6 +131,7 @@ class Lockstep {
   bool carry_out(int rank, Coordinator::Actions actions) {
     Log& log = log_[static_cast<std::size_t>(rank)];
     for (const auto& batch : actions.run) {
+      log.last.push_back(batch.last);
       if (!log.ran.empty()) log.ran += ' ';
       for (const auto& item : batch.items) log.ran += item.request->name + (item.use ? "" : "*");
     }
@@ -139,11 +153,12 @@ class Lockstep {
            !actions.run.empty() || !actions.failed.empty();
   }
 
+  const Time clock_difference_;
   std::vector<Coordinator> cores_;
   std::vector<Log> log_;
   std::vector<std::array<Header, 2>> headers_;  // two slots per rank
   std::uint64_t wake_up_request_ = 0;
-  Time now_{0};
+  Time now_{10 * clock_difference_};  // positive on every rank
 };
 
 /// Options with a patience of 5 ms; ranks count as lost after a second.
@@ -380,6 +395,67 @@ TEST(CoordinatorTest, OneRank_RunsAtOnce) {
 
 // --- errors ---
 
+// --- who comes last ---
+
+class LastRankTest : public testing::Test {
+ protected:
+  using Last = std::optional<std::pair<int, Time>>;
+
+  /// What rank `rank` knows of the last batch, in the time of `ranks_`.
+  Last last(int rank) {
+    Last last = ranks_.last(rank).back();
+    if (last) last->second += ranks_.now() - ranks_.clock_of(rank);
+    return last;
+  }
+  void expect_last(int late, Time at) {
+    for (int rank = 0; rank < ranks_.size(); ++rank) {
+      EXPECT_EQ(last(rank), (std::pair(late, at))) << "on rank " << rank;
+    }
+  }
+
+  Lockstep ranks_{3, patient(), std::chrono::hours(1)};
+};
+
+TEST_F(LastRankTest, AllRanksKnowWhoAndWhen) {
+  UseId use = 0;
+  while (use < 3) ranks_.run_everywhere(use++, "a");  // it is predicted from now on
+  for (const int late : {2, 0, 1}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank != late) ranks_.submit(rank, use, "a");
+    }
+    ranks_.advance(milliseconds(70));
+    ranks_.submit(late, use++, "a");
+    ranks_.advance();
+    expect_last(late, ranks_.now());
+  }
+}
+
+TEST_F(LastRankTest, ExchangesThatRunNothingDoNotForget) {
+  ranks_.run_everywhere(0, "a");
+  ranks_.submit(1, 1, "a");
+  ranks_.wait(1, 1);  // asks all ranks, which have nothing yet
+  ranks_.advance(milliseconds(10));
+  ranks_.submit(2, 1, "a");
+  ranks_.wait(2, 1);
+  ranks_.advance(milliseconds(10));
+  const Time latest = ranks_.now();
+  ranks_.submit(0, 1, "a");
+  ranks_.advance(milliseconds(10));
+  expect_last(0, latest);
+}
+
+TEST_F(LastRankTest, ANewNameHasALastRankToo) {
+  ranks_.submit(0, 0, "new");
+  ranks_.submit(1, 0, "new");
+  ranks_.advance(milliseconds(30));
+  const Time latest = ranks_.now();
+  ranks_.submit(2, 0, "new");
+  ranks_.advance();
+  ranks_.advance(milliseconds(10));
+  ASSERT_EQ(ranks_.ran(0), "new");
+  expect_last(2, latest);
+}
+
 TEST(CoordinatorErrorsTest, ChangedRequest_IsAMismatchOnAllRanks) {
   Lockstep ranks(3, patient());
   for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");
@@ -543,12 +619,24 @@ TEST(CoordinatorErrorsTest, Stall_IsReportedOnceWithTheMissingRanks) {
   EXPECT_TRUE(ranks.stalls().empty());
   ranks.advance(milliseconds(1));
   ASSERT_EQ(ranks.stalls().size(), 1u);
-  EXPECT_EQ(ranks.stalls()[0], (Verdict::Stall{"a", {0, 2}, {1}}));
+  EXPECT_EQ(ranks.stalls()[0], (Verdict::Stall{"a", {0, 2}, {1}, ". Rank 1 is at work 1"}));
   for (int i = 0; i < 10; ++i) ranks.advance(milliseconds(100));
   EXPECT_EQ(ranks.stalls().size(), 1u);
   ranks.submit(1, 0, "a");
   ranks.advance(milliseconds(10));
   EXPECT_EQ(ranks.ran(1), "a");
+}
+
+TEST(CoordinatorErrorsTest, Timeout_SaysWhatMissingRanksDoIfTheyKnow) {
+  Lockstep ranks(4, patient());
+  ranks.submit(3, 0, "a", milliseconds(100));
+  ranks.advance(milliseconds(100));
+  const auto failure = ranks.failure(3, 0);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->text,
+            "allreduce 'a' on process set world: the deadline passed on rank 3 while ranks 0, 1 "
+            "and 2 had not submitted it. Rank 1 is at work 1. Rank 2 is at work 2. Submit it on "
+            "every rank, or raise the timeout (KOLO_TIMEOUT).");
 }
 
 TEST(CoordinatorErrorsTest, StallReportsSwitchedOff_NothingIsReported) {

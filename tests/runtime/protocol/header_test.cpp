@@ -15,12 +15,14 @@ std::vector<Header> three_headers() {
   headers[0].ready.set(1);
   headers[0].has_unknown = true;
   headers[0].shutdown_rank = 0;
+  headers[0].newest = {5, 0};
   headers[1].thrower_rank = 1;
   headers[1].own.set(1);
   headers[1].own.set(90);
   headers[1].ready = headers[1].own;
   headers[1].has_expired = true;
   headers[1].joined.set(1);
+  headers[1].newest = {5, 1};
   headers[2].ready.set(1);  // joined: ready for requests it does not have
   headers[2].ready.set(2);
   headers[2].has_stalled = true;
@@ -51,6 +53,7 @@ TEST(HeaderTest, Merge_UnitesOwnAndIntersectsReady) {
   EXPECT_EQ(merged.joined, joined);
   EXPECT_EQ(merged.shutdown_rank, 0);
   EXPECT_EQ(merged.thrower_rank, 1);
+  EXPECT_EQ(merged.newest, (Newest{5, 1})) << "of equals the highest rank; rank 2 shows none";
 }
 
 TEST(HeaderTest, Merge_IsAssociativeAndCommutative) {
