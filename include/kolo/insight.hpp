@@ -30,7 +30,7 @@ void stop_timeline();
 
 /// Adds a moment of the program to records and timelines.
 ///
-/// @param name its last 88 bytes are kept
+/// @param name its last 80 bytes are kept
 void mark(std::string_view name);
 
 /// Adds a span, from construction to destruction. Does nothing where there is no Runtime.

@@ -61,7 +61,7 @@ std::string_view name_of(Phase phase) {
   return "unknown";
 }
 
-struct Recorder::Slot {
+struct alignas(64) Recorder::Slot {
   Word state;  // 2 (number + 1) once the event is complete, one less while it is written
   Word length;
   std::array<Word, kEventWords> event;
@@ -77,7 +77,13 @@ void Recorder::add(const Event& event, std::string_view text) noexcept {
   const std::uint64_t number = count_.fetch_add(1, std::memory_order_acq_rel);
   Slot& slot = slots_[number % kCapacity];
   const std::uint64_t complete = 2 * (number + 1);
-  slot.state.store(complete - 1, std::memory_order_relaxed);
+  std::uint64_t previous = slot.state.load(std::memory_order_relaxed);
+  // A writer, this one or another, may have been interrupted while the others went all the way
+  // round.
+  if (previous % 2 != 0 || previous > complete ||
+      !slot.state.compare_exchange_strong(previous, complete - 1, std::memory_order_acquire)) {
+    return;
+  }
   if (text.size() > kMaxText) {
     text.remove_prefix(text.size() - kMaxText);
     while (!text.empty() && (text.front() & 0xC0) == 0x80) text.remove_prefix(1);  // UTF-8
@@ -85,9 +91,10 @@ void Recorder::add(const Event& event, std::string_view text) noexcept {
   slot.length.store(text.size(), std::memory_order_release);
   store(slot.event.data(), &event, sizeof(event));
   store(slot.text.data(), text.data(), text.size());
-  // Another writer may have come round meanwhile.
-  if (slot.state.load(std::memory_order_relaxed) != complete - 1) return;
   slot.state.store(complete, std::memory_order_release);
+  // The ring is larger than the caches next to the core.
+  const auto* const next = reinterpret_cast<const char*>(&slots_[(number + 1) % kCapacity]);
+  for (std::size_t line = 0; line < sizeof(Slot); line += 64) __builtin_prefetch(next + line, 1);
 }
 
 std::optional<Recorder::Entry> Recorder::read(std::uint64_t number) const {

@@ -33,10 +33,8 @@ std::string_view name_of(Phase phase);
 /// One entry of a Recorder. Times count from the clock's epoch; those that are not reached are 0.
 struct Event {
   enum class Kind : std::uint8_t {
-    Submitted,   ///< an operation, at `time`
-    Agreed,      ///< all ranks run it
-    Awaiting,    ///< its data have waited for `waited_for` for long
-    Ended,       ///< everything about it, from `begin` to `time`
+    Pending,     ///< an operation that has not ended for a while, as of `time`
+    Ended,       ///< an operation, from `begin` to `time`
     Phase,       ///< a phase of training; of Phase::Step `waited` is the step's exposed time
     Bucket,      ///< filled from `begin` on; submitted as the operation at `time`
     Checkpoint,  ///< saved or loaded
@@ -76,12 +74,12 @@ inline Event::Time time_of(Clock::time_point point) { return point.time_since_ep
 
 /// The last events of a rank, in memory of fixed size that any thread writes without locks.
 ///
-/// An event is lost if it is overwritten while it is read, or if its writer is interrupted for as
-/// long as the others need to fill all entries.
+/// An event is lost if it is overwritten while it is read, or if the writer of its entry was
+/// interrupted for as long as the others needed to fill all entries.
 class Recorder {
  public:
   static constexpr std::size_t kCapacity = 8192;
-  static constexpr std::size_t kMaxText = 88;
+  static constexpr std::size_t kMaxText = 80;
 
   explicit Recorder(Origin origin);
   Recorder(const Recorder&) = delete;  // threads write to it

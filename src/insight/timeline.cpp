@@ -36,7 +36,7 @@ void Timeline::loop() {
         is_last =
             stopped_.wait_for(lock_, kPause, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
       }
-      write_new();
+      write_new(is_last);
     }
     for (const Recorder::Problem& problem : recorder_.problems()) file_.write(problem);
     file_.close();
@@ -45,7 +45,7 @@ void Timeline::loop() {
   }
 }
 
-void Timeline::write_new() {
+void Timeline::write_new(bool is_last) {
   const std::uint64_t end = recorder_.count();
   if (next_ == end) return;
   if (end - next_ > Recorder::kCapacity) {
@@ -56,7 +56,7 @@ void Timeline::write_new() {
     const auto entry = recorder_.read(next_);
     if (entry) {
       file_.write(*entry);
-    } else if (recorder_.count() - next_ >= Recorder::kCapacity) {
+    } else if (is_last || recorder_.count() - next_ >= Recorder::kCapacity) {
       file_.write_gap(1);
     } else {
       break;  // it is being written: next time

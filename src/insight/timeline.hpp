@@ -25,7 +25,7 @@ class Timeline {
 
  private:
   void loop();
-  void write_new();
+  void write_new(bool is_last);
 
   const Recorder& recorder_;
   TraceFile file_;

@@ -190,20 +190,10 @@ void TraceFile::write(const Recorder::Entry& entry) {
   const Event& event = entry.event;
   const OperationKey operation{event.set, event.use};
   switch (event.kind) {
-    case Event::Kind::Submitted: unfinished_[operation] = {entry}; break;
-    case Event::Kind::Agreed:
-      if (const auto found = unfinished_.find(operation); found != unfinished_.end()) {
-        found->second.agreed = event;
-      }
-      break;
-    case Event::Kind::Awaiting:
-      if (const auto found = unfinished_.find(operation); found != unfinished_.end()) {
-        found->second.awaiting = event.waited_for;
-      }
-      break;
+    case Event::Kind::Pending: pending_[operation] = entry; break;
     case Event::Kind::Ended:
       write_operation(entry);
-      unfinished_.erase(operation);
+      pending_.erase(operation);
       break;
     case Event::Kind::Phase:
       begin_span(entry.text, "phase", kPhases, event.begin, event.time);
@@ -290,18 +280,20 @@ void TraceFile::write_unfinished() {
     add_arg("step", activity.step);
     end_event();
   }
-  for (const auto& [operation, unfinished] : unfinished_) {
-    const Event& submitted = unfinished.submitted.event;
-    begin_event(name_of_operation(unfinished.submitted), "pending", 'B', submitted.time,
-                kRowsOfKind * kMoves);
-    add_operation_args(unfinished.agreed ? *unfinished.agreed : submitted);
-    add_arg("state", std::string_view(unfinished.awaiting >= 0 ? "moving"
-                                      : unfinished.agreed      ? "agreed"
-                                                               : "submitted"));
-    add_arg("waiting_us", now - submitted.time);
-    add_arg("awaiting", unfinished.awaiting);
-    end_event();
-  }
+  for (const auto& [operation, entry] : pending_) write_pending(entry, now);
+}
+
+void TraceFile::write_pending(const Recorder::Entry& entry, Event::Time now) {
+  const Event& event = entry.event;
+  const char* const state = event.started.count() > 0  ? "moving"
+                            : event.agreed.count() > 0 ? "queued"
+                                                       : "submitted";
+  begin_event(name_of_operation(entry), "pending", 'B', event.begin, kRowsOfKind * kMoves);
+  add_operation_args(event);
+  add_arg("state", std::string_view(state));
+  add_arg("waiting_us", now - event.begin);
+  add_arg("awaiting", event.waited_for);
+  end_event();
 }
 
 void TraceFile::flush() {

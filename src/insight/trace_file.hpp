@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,12 +44,6 @@ class TraceFile {
   /// Rows of the picture. Spans of one kind that overlap are in several.
   enum Row { kPhases, kMarks, kCheckpoints, kBuckets, kNegotiations, kQueues, kMoves, kRowKinds };
   using OperationKey = std::pair<int, std::uint64_t>;  // set, use
-  struct Unfinished {
-    Recorder::Entry submitted;
-    std::optional<Event> agreed{};
-    int awaiting = -1;
-  };
-
   void write_header(std::string_view why);
   int row_of(Row kind, Event::Time begin, Event::Time end);
   void begin_event(std::string_view name, std::string_view category, char type, Event::Time at,
@@ -59,6 +52,7 @@ class TraceFile {
                   Event::Time end);
   void end_event();
   void write_operation(const Recorder::Entry& entry);
+  void write_pending(const Recorder::Entry& entry, Event::Time now);
   void add_operation_args(const Event& event);
   void write_arrow(char type, std::uint64_t number, Event::Time at);
 
@@ -73,7 +67,7 @@ class TraceFile {
   bool has_args_ = false;                                 // in `line_`
   std::array<std::vector<Event::Time>, kRowKinds> rows_;  // when each is free again
   int last_row_ = 0;                                      // of the last span
-  std::map<OperationKey, Unfinished> unfinished_;
+  std::map<OperationKey, Recorder::Entry> pending_;       // as of the last such event
   std::map<std::string, std::uint64_t> arrows_;  // from buckets whose operations have not ended
   std::uint64_t arrow_count_ = 0;
 };

@@ -91,7 +91,7 @@ TEST(RecorderTest, LongTextsLoseTheirBeginningAtALetter) {
   recorder.add({}, text);
   const auto entry = recorder.read(0);
   ASSERT_TRUE(entry);
-  EXPECT_EQ(entry->text, text.substr(text.size() - 87));
+  EXPECT_EQ(entry->text, text.substr(text.size() - 79));
 }
 
 TEST(RecorderTest, PhasesAreEventsAndStepsAreCounted) {

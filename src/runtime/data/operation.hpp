@@ -81,6 +81,7 @@ struct Operation {
   std::shared_ptr<void> keep_alive;            ///< of all other memory above that needs an owner
 
   insight::Event course{};              ///< for traces; `begin` is its submission
+  std::uint8_t noted = 0;               ///< how many stages of it are in a Pending event
   std::atomic<bool> is_awaited{false};  ///< the engine knows that a caller waits for it
   Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};

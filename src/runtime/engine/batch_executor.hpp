@@ -46,6 +46,12 @@ class BatchQueue {
 
   void push(Batch batch);
   bool empty() const { return batches_.empty(); }
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const Batch& batch : batches_) {
+      for (const auto& operation : batch.operations) visit(*operation);
+    }
+  }
   const Batch& front() const { return batches_.front(); }
 
   /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
@@ -140,6 +146,12 @@ class BatchExecutor {
   std::span<const std::shared_ptr<Operation>> first_on_cpu() const {
     return on_cpu_.empty() ? std::span<const std::shared_ptr<Operation>>()
                            : on_cpu_.front().operations;
+  }
+  /// Calls `visit(operation)` for everything that has started, messages included.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const BatchQueue* const queue : {&on_cpu_, &on_gpu_}) queue->for_each(visit);
+    for (const BatchQueue::Batch& message : messages_) visit(*message.operations.front());
   }
   /// Starts a send or a receive, which waits for no batch.
   void start_message(std::shared_ptr<Operation> operation);

@@ -151,8 +151,9 @@ Time to_time(Operation::Clock::time_point point) {
   return point == Operation::Clock::time_point::max() ? kNever : Time{point.time_since_epoch()};
 }
 
-/// Shorter waits need no name of a rank.
-constexpr std::chrono::milliseconds kShortestWait{1};
+// Of waits: shorter ones need no name of a rank, and what ends sooner no event before its end.
+constexpr std::chrono::milliseconds kNotable{1};
+constexpr std::chrono::milliseconds kBetweenLooks{5};
 
 /// Completes "rank 3 is "; empty: unknown.
 std::string describe(const insight::Recorder::Activity& activity) {
@@ -457,6 +458,7 @@ void Engine::check_order(Clock::time_point now) {
 }
 
 bool Engine::make_progress(Clock::time_point now, int polls) {
+  note_wait(now);
   bool has_progressed = take_submissions(now);
   if (loss_) {  // no data moves any more: new submissions fail immediately
     carry_out(control_->decide(now));
@@ -470,7 +472,6 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
     }
   }
   has_progressed |= advance_protocol(now);
-  note_wait(now);
   const BatchExecutor::Progress progress = executor_.advance(
       now, polls,
       // Called in advance() alone and so under the lock, which Clang does not see there.
@@ -480,6 +481,7 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
   has_waited_ = !progress.has_progressed && !executor_.first_on_cpu().empty();
   if (progress.is_overdue) declare_silent_rank_lost();
   if (order_ != nullptr && !progress.has_progressed) check_order(now);
+  if (now >= next_look_) note_pending(now, kNotable);
   return has_progressed || progress.has_progressed;
 }
 
@@ -487,7 +489,7 @@ bool Engine::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   Coordinator& coordinator = control_->coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
-    note_submitted(*operation);
+    begin_course(*operation);
     if (start_alone(operation)) continue;
     const UseId use = operation->use;
     coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
@@ -568,52 +570,61 @@ void Engine::report_stall(const Verdict::Stall& stall) const {
 
 // --- traces ---
 
-void Engine::note_submitted(Operation& operation) {
+void Engine::begin_course(Operation& operation) const {
   insight::Event& course = operation.course;
   const insight::Recorder::Activity activity = recorder().activity();
-  course.kind = insight::Event::Kind::Submitted;
   course.collective = static_cast<std::uint8_t>(operation.request.collective);
   course.phase = activity.phase;
   course.step = activity.step;
   course.set = number_;
   course.use = operation.use;
   course.bytes = operation.request.size_bytes();
-  course.time = course.begin;
-  recorder().add(course, operation.request.name);
 }
 
 /// `batch`: none if the operation is matched by order.
 void Engine::note_agreed(Operation& operation, const Coordinator::Batch* batch) {
   insight::Event& course = operation.course;
   course.turn = ++turns_;
-  look_after_ = kShortestWait;
-  if (operation.role == OperationRole::StandIn) return;
-  course.kind = insight::Event::Kind::Agreed;
-  course.agreed = insight::time_of(Clock::now());
-  course.time = course.agreed;
-  if (batch != nullptr && batch->last) {
-    course.last_rank = world_rank(batch->last->first);
-    course.last_at = batch->last->second;
-  }
-  recorder().add(course, {});
+  course.agreed = std::max(insight::time_of(step_), course.begin);
+  look_after_ = kNotable;
+  if (batch == nullptr || !batch->last) return;
+  course.last_rank = world_rank(batch->last->first);
+  course.last_at = batch->last->second;
+  course.agreed = std::max(course.agreed, course.last_at);  // since the step began
 }
 
-/// If nothing has advanced since the last step, that was a wait of the first operation.
+/// If no data have advanced since the last step, that was a wait of the first operations.
 void Engine::note_wait(Clock::time_point now) {
-  const auto since_last_step = now - std::exchange(last_step_, now);
+  const auto since_last_step = now - std::exchange(step_, now);
   const auto operations = executor_.first_on_cpu();
   if (!has_waited_ || operations.empty()) return;
   for (const auto& operation : operations) operation->course.waited += since_last_step;
-  insight::Event& course = operations.front()->course;
+  const insight::Event& course = operations.front()->course;
   if (course.waited < look_after_) return;
   look_after_ = 2 * course.waited;
   const int awaited = data_.awaited();
-  if (awaited < 0 || awaited == course.waited_for) return;
   for (const auto& operation : operations) operation->course.waited_for = awaited;
-  insight::Event event = course;
-  event.kind = insight::Event::Kind::Awaiting;
-  event.time = insight::time_of(now);
-  recorder().add(event, {});
+}
+
+/// Adds operations that are older than `age`, again at each stage that they reach.
+void Engine::note_pending(Clock::time_point now, std::chrono::nanoseconds age) {
+  next_look_ = now + kBetweenLooks;
+  const insight::Event::Time time = insight::time_of(now);
+  const auto note = [&](Operation& operation) {
+    const insight::Event& course = operation.course;
+    if (operation.role != OperationRole::Submitted || time - course.begin < age) return;
+    const bool has_started = operation.started != Clock::time_point{};
+    const int stages = 1 + (course.turn > 0) + has_started + (course.waited_for >= 0);
+    if (operation.noted >= stages) return;
+    operation.noted = static_cast<std::uint8_t>(stages);
+    insight::Event event = course;
+    event.kind = insight::Event::Kind::Pending;
+    event.time = time;
+    event.started = insight::time_of(operation.started);
+    recorder().add(event, operation.request.name);
+  };
+  for (const auto& [use, operation] : operations_) note(*operation);
+  executor_.for_each(note);
 }
 
 void Engine::note_ended(Operation& operation) {
@@ -621,6 +632,7 @@ void Engine::note_ended(Operation& operation) {
   course.kind = insight::Event::Kind::Ended;
   course.started = insight::time_of(operation.started);
   course.time = insight::time_of(operation.ended);
+  if (operation.role == OperationRole::Join) return;
   if (operation.error) {
     const Failure failure = failure_of(operation.error);
     course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure.kind));
@@ -709,11 +721,11 @@ void Engine::declare_lost(const ControlPlane::Loss& loss) {
   world_.mark_broken();
   control_->declare_lost(loss);
   if (order_ != nullptr) order_->give_up();
-  executor_.abort("rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how);
   const auto now = Clock::now();
-  insight_->note({{loss.kind, "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how},
-                  world_rank(loss.rank),
-                  insight::time_of(now)});
+  note_pending(now, Clock::duration{0});
+  const std::string what = "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how;
+  executor_.abort(what);
+  insight_->note({{loss.kind, what}, world_rank(loss.rank), insight::time_of(now)});
   end_stopped_batches(now);
   carry_out(control_->decide(now));
 }
@@ -772,6 +784,9 @@ void Engine::declare_silent_rank_lost() {
 
 void Engine::publish_end(const std::string& how) {
   if (!creator_.is_current()) return;
+  insight_->note({{ErrorKind::PeerLost, "this rank " + how},
+                  world_rank(rank_),
+                  insight::time_of(Clock::now())});
   // Not during another thread's step, which uses the control plane. A step that takes longer than
   // this hangs in a function of the program; the other ranks then see that the process has ended.
   constexpr int kLongestStepMs = 500;

@@ -297,11 +297,13 @@ class Engine {
   void report_stall(const Verdict::Stall& stall) const;
 
   // Traces.
-  void note_submitted(Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  void begin_course(Operation& operation) const;
   void note_agreed(Operation& operation, const Coordinator::Batch* batch)
       KOLO_REQUIRES(progress_mutex_);
   void note_wait(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
-  void note_ended(Operation& operation);
+  void note_pending(Clock::time_point now, std::chrono::nanoseconds age)
+      KOLO_REQUIRES(progress_mutex_);
+  void note_ended(Operation& operation) KOLO_REQUIRES(progress_mutex_);
 
   // Ends.
   void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
@@ -347,8 +349,9 @@ class Engine {
   bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
   Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
   std::uint64_t turns_ KOLO_GUARDED_BY(progress_mutex_) = 0;  // of operations, in the agreed order
-  Clock::time_point last_step_ KOLO_GUARDED_BY(progress_mutex_){};  // when it began
-  bool has_waited_ KOLO_GUARDED_BY(progress_mutex_) = false;        // in it no data advanced
+  Clock::time_point step_ KOLO_GUARDED_BY(progress_mutex_){};  // when it began
+  bool has_waited_ KOLO_GUARDED_BY(progress_mutex_) = false;   // in the last one no data advanced
+  Clock::time_point next_look_ KOLO_GUARDED_BY(progress_mutex_){};  // for what is pending
   // After how long a wait the engine looks whom it waits for.
   insight::Event::Time look_after_ KOLO_GUARDED_BY(progress_mutex_){};
 
