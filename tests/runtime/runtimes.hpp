@@ -25,6 +25,7 @@ inline Config test_config() {
   Config config;
   config.timeout = std::chrono::seconds(60);
   config.log_level = "error";
+  config.record = "off";
   return config;
 }
 

@@ -81,7 +81,7 @@ class Runtime::Parts {
                    *engines_.make_control_communicator(0, everybody),
                    {config_, algorithms_, reductions_, options.codecs, options.process_sets}),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
-    make_insight(options.world != nullptr, everybody);
+    make_insight(everybody);
     add_set(0, everybody, Matching::ByName);
   }
 
@@ -256,16 +256,17 @@ class Runtime::Parts {
     return std::ranges::find(sets_, number, [](const auto& set) { return set->number(); });
   }
 
-  void make_insight(bool is_test, const std::vector<int>& everybody) {
+  void make_insight(const std::vector<int>& everybody) {
     runtime::CommonClock clock;
     comm::wait(runtime::agree_on_clock(*engines_.make_control_communicator(0, everybody),
                                        topology().node_of_rank, clock),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
-    std::string records = config_.record == "off" ? "" : config_.record;
-    if (records == "auto") {
-      records = is_test ? ""
-                        : std::filesystem::temp_directory_path() /
-                              ("kolo-record-" + std::to_string(clock.job));
+    std::string records = config_.record;
+    if (records == "auto" && topology().size > 1) {  // a rank alone waits for nobody
+      records = std::filesystem::temp_directory_path() /
+                ("kolo-record-" + std::to_string(clock.job));
+    } else if (records == "auto" || records == "off") {
+      records.clear();
     }
     const auto rank = static_cast<std::size_t>(topology().rank);
     const std::vector<std::string>& hosts = topology().host_of_rank;
