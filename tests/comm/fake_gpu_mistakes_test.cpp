@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "(rank 0, stream 3) writes what 'convert float16 to float32' (rank 0, stream "
                     "4) reads"},
         MistakeCase{Mistake::GradientFreedEarly, "GradientFreedEarly",
-                    "use after free: 'free' (rank 0, host) frees what ",
+                    "use after free: 'free' (rank 0, host thread 1) frees what ",
                     "'convert float16 to float32' (rank 0, stream 4) writes"}),
     [](const auto& mistake) { return mistake.param.name; });
 

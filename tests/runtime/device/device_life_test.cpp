@@ -1,5 +1,6 @@
 // The GPU resources of process sets, when they are released, and what must not block operations:
 // graphs that the program captures, and event queries and aborts that hang.
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -130,6 +131,27 @@ TEST_P(DeviceLifeTest, GraphThatIsCapturedSinceTheCallFailsOnAllRanks) {
       if (runtime.rank() == last) hub.end_capture(last, program.stream());
       expect_sum_of_ones(program, runtime.world());
     }
+  });
+}
+
+/// Freeing memory waits for the GPU, and a rank that stalls before its launch holds up others.
+TEST_P(DeviceLifeTest, LaunchFreesNoMemory) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world), busy(world);
+    Tensors few(program, {64, 192}), more(program, {640, 1920});
+    few.write(1.0F);
+    more.write(1.0F);
+    ProcessSet& added = runtime.add_process_set(everybody(size()));
+    const AllreduceOptions options{
+        .op = ReduceOp::Sum, .name = "x", .process_set = &added, .stream = program.stream()};
+    grouped_allreduce(few.in_place(), options);
+    few.expect_all(0, static_cast<float>(size()));
+    const auto may_end = std::make_shared<std::atomic<bool>>(false);
+    world.hub()->hold(runtime.rank(), busy.stream(), may_end);
+    grouped_allreduce(more.in_place(), options);  // outgrows the staging memory
+    *may_end = true;
+    more.expect_all(0, static_cast<float>(size()));
+    more.expect_all(1, static_cast<float>(2 * size()));
   });
 }
 

@@ -82,6 +82,26 @@ TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
   for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
 }
 
+/// The program's thread knows that its work has ended; Kolo's thread, which launches, does not.
+TEST(DeviceOrderTest, WaitsOfTheProgramDoNotReplaceEvents) {
+  std::barrier has_waited(2);
+  run_programs(setting_with_gpus(2), [&](Runtime& runtime, FakeWorld& world) {
+    const int rank = runtime.rank();
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const TensorView view = program.view(memory, 8);
+    program.write(memory, 8, 1.0F);
+    if (rank == 1) has_waited.arrive_and_wait();
+    Handle handle =
+        allreduce_async(view, view, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
+    program.synchronize();
+    if (rank == 0) has_waited.arrive_and_wait();
+    while (world.hub()->launches(rank) == 0) std::this_thread::yield();
+    handle.wait();
+    EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, 2.0F));
+  });
+}
+
 /// Whether a gather on rank 0 runs only after what its program has launched since it was submitted.
 bool gather_waits_for_later_work(bool has_known_rows) {
   std::barrier launched(2);

@@ -22,8 +22,8 @@ class FakeGpu final : public comm::Gpu {
   }
 
   std::shared_ptr<CUstream_st> make_stream() override { return hub_->make_stream(rank_); }
-  std::shared_ptr<CUevent_st> make_event() override { return hub_->make_event(); }
-  std::shared_ptr<CUevent_st> make_timer() override { return hub_->make_event(); }
+  std::shared_ptr<CUevent_st> make_event() override { return hub_->make_event(rank_); }
+  std::shared_ptr<CUevent_st> make_timer() override { return hub_->make_event(rank_); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     if (!hub_->has_room(rank_, bytes)) comm::release_cached_memory();
     return hub_->allocate(rank_, bytes);
@@ -40,7 +40,10 @@ class FakeGpu final : public comm::Gpu {
     hub_->count(rank_, &FakeGpuHub::Calls::waits);
     hub_->wait(rank_, stream, event);
   }
-  bool has_passed(comm::DeviceEvent event) override { return hub_->answer(rank_, event); }
+  bool has_passed(comm::DeviceEvent event) override {
+    hub_->await_query(rank_);
+    return hub_->has_passed(rank_, event);
+  }
   /// A millisecond for each operation between them on the stream.
   double seconds_between(comm::DeviceEvent first, comm::DeviceEvent last) override {
     return 1e-3 * static_cast<double>(hub_->steps_between(first, last));

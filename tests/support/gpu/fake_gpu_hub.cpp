@@ -30,8 +30,8 @@ std::shared_ptr<std::byte> FakeGpuHub::allocate(int rank, std::size_t bytes) {
     throw BackendError("allocate " + std::to_string(bytes) + " bytes on the fake GPU: it is full");
   }
   const std::lock_guard guard(lock_);
-  std::byte* const memory = memory_.allocate(rank, bytes);
-  streams_.graph().allocate(streams_.host(rank), memory_.block_at(memory), streams_.next_order());
+  streams_.require_no_failure(rank, "allocate");
+  std::byte* const memory = memory_.allocate(rank, bytes);  // never used before
   resources_[static_cast<std::size_t>(rank)].bytes += memory_.block_at(memory).size();
   ++allocations_[static_cast<std::size_t>(rank)];
   return {memory, [hub = shared_from_this(), rank](std::byte* freed) { hub->free(rank, freed); }};
@@ -48,11 +48,20 @@ bool FakeGpuHub::has_room(int rank, std::size_t bytes) {
   return resources_[index].bytes + bytes <= capacities_[index];
 }
 
-void FakeGpuHub::free(int rank, std::byte* memory) {
+void FakeGpuHub::free(int rank, std::byte* memory) noexcept {
+  {
+    const std::lock_guard guard(lock_);
+    if (streams_.has_failed(rank)) return;
+    streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order(),
+                          streams_.known_to_hosts(rank));
+    resources_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
+  }
+  try {
+    run_until(rank, nullptr, [&] { return streams_.is_idle(rank); });
+  } catch (const TimeoutError&) {
+    report("free: on rank " + std::to_string(rank) + " it waits for work that does not end");
+  }
   const std::lock_guard guard(lock_);
-  streams_.graph().free(streams_.host(rank), memory_.block_at(memory), streams_.next_order(),
-                        streams_.answers(rank));
-  resources_[static_cast<std::size_t>(rank)].bytes -= memory_.block_at(memory).size();
   memory_.poison(memory);
 }
 
@@ -77,19 +86,20 @@ void FakeGpuHub::free_on(int rank, std::span<const comm::DeviceStream> streams,
         is_of_one_stream ? streams.front() : streams_.open_stream_behind(rank, streams);
     streams_.put(rank, stream, "free",
                  [this, block = memory_.block_at(memory), order = streams_.next_order(),
-                  answers = streams_.answers(rank), memory](FakeStreams::Timeline timeline) {
-                   streams_.graph().free(timeline, block, order, answers);
+                  known = streams_.known_to_hosts(rank), memory](FakeStreams::Timeline timeline) {
+                   streams_.graph().free(timeline, block, order, known);
                    memory_.poison(memory);
                    return true;
                  });
     if (!is_of_one_stream) streams_.close_stream(stream);
   } catch (const BackendError& error) {
-    streams_.graph().report(std::string("free: ") + error.what());
+    if (!streams_.has_failed(rank)) streams_.graph().report(std::string("free: ") + error.what());
   }
 }
 
 std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
   const std::lock_guard guard(lock_);
+  streams_.require_no_failure(rank, "make_stream");
   ++resources_[static_cast<std::size_t>(rank)].streams;
   return {streams_.open_stream(rank), [hub = shared_from_this(), rank](comm::DeviceStream stream) {
             const std::lock_guard closing(hub->lock_);
@@ -98,8 +108,9 @@ std::shared_ptr<CUstream_st> FakeGpuHub::make_stream(int rank) {
           }};
 }
 
-std::shared_ptr<CUevent_st> FakeGpuHub::make_event() {
+std::shared_ptr<CUevent_st> FakeGpuHub::make_event(int rank) {
   const std::lock_guard guard(lock_);
+  streams_.require_no_failure(rank, "make_event");
   return {streams_.make_event(), [hub = shared_from_this()](comm::DeviceEvent event) {
             const std::lock_guard destroying(hub->lock_);
             hub->streams_.destroy_event(event);
@@ -158,6 +169,14 @@ bool FakeGpuHub::has_passed(int rank, comm::DeviceEvent event) {
 void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) {
   const std::lock_guard guard(lock_);
   check_not_collecting(rank, stream, kernel.name);
+  if (!kernel.error.empty()) {
+    streams_.put(rank, stream, std::move(kernel.name),
+                 [this, rank, error = std::move(kernel.error)](FakeStreams::Timeline) {
+                   streams_.fail(rank, error);
+                   return false;
+                 });
+    return;
+  }
   MemoryOperation operation{.name = std::move(kernel.name),
                             .reads = std::move(kernel.reads),
                             .writes = std::move(kernel.writes)};
@@ -166,6 +185,13 @@ void FakeGpuHub::kernel(int rank, comm::DeviceStream stream, FakeKernel kernel) 
     kernel.run = [] {};
   }
   streams_.put_operation(rank, stream, std::move(operation), std::move(kernel.run));
+}
+
+void FakeGpuHub::hold(int rank, comm::DeviceStream stream,
+                      std::shared_ptr<const std::atomic<bool>> may_end) {
+  const std::lock_guard guard(lock_);
+  streams_.put(rank, stream, "hold",
+               [may_end = std::move(may_end)](FakeStreams::Timeline) { return may_end->load(); });
 }
 
 void FakeGpuHub::synchronize(int rank, comm::DeviceStream stream) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -26,14 +27,15 @@ struct FakeKernel {
   std::vector<ByteRange> reads{};
   std::vector<ByteRange> writes{};
   std::function<void()> run = [] {};
+  std::string error{};  ///< not empty: instead it fails with this, and so does every later call
 };
 
 struct FakeOptions;
 
 /// The GPUs of all fake ranks, one per rank. Memory is on the heap; streams make progress when
 /// polled. Operations compute real values, and work without the necessary ordering is reported as a
-/// hazard even if the values are right. All threads of a rank share one host timeline: what one
-/// knows, all know, except what the runtime's queries of events tell it. Thread-safe.
+/// hazard even if the values are right. What a thread learns by waiting or asking orders its own
+/// launches; another thread's, only if events carry it there. Thread-safe.
 class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
  public:
   FakeGpuHub(int ranks, const FakeOptions& options);
@@ -43,7 +45,9 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
 
   /// For the program. A null stream is the default stream.
 
-  /// Throws BackendError beyond the rank's capacity.
+  /// Throws BackendError beyond the rank's capacity. Freed as by cudaFree, which waits for all work
+  /// on the GPU. It is a hazard if the rank does not know that the uses of the memory have ended;
+  /// one thread may know and another one free, as the last of several owners.
   std::shared_ptr<std::byte> allocate(int rank, std::size_t bytes);
   /// How many bytes allocate() may hand out to a rank in all; without limit at first.
   void set_capacity(int rank, std::size_t bytes);
@@ -54,7 +58,7 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// Freed after the work on `streams` so far, of which there is at least one. Never throws.
   void free_on(int rank, std::span<const comm::DeviceStream> streams, std::byte* memory) noexcept;
   std::shared_ptr<CUstream_st> make_stream(int rank);
-  std::shared_ptr<CUevent_st> make_event();
+  std::shared_ptr<CUevent_st> make_event(int rank);
   void record(int rank, comm::DeviceEvent event, comm::DeviceStream stream);
   void wait(int rank, comm::DeviceStream stream, comm::DeviceEvent event);
   bool has_passed(int rank, comm::DeviceEvent event);
@@ -93,6 +97,8 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   int allocations(int rank);
   /// Enqueues `kernel` on a stream. It runs during a poll, at the latest in `synchronize`.
   void kernel(int rank, comm::DeviceStream stream, FakeKernel kernel);
+  /// Enqueues work that goes on until `may_end` is set.
+  void hold(int rank, comm::DeviceStream stream, std::shared_ptr<const std::atomic<bool>> may_end);
   /// Blocks until the stream is done. Throws TimeoutError after a minute.
   void synchronize(int rank, comm::DeviceStream stream);
   /// The same for all streams of the rank's GPU, and for an event.
@@ -138,12 +144,11 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   void drop(std::size_t group, int member);
   void leave(int rank);
   void await_abort(int rank) { wait_while_blocked(rank, Blocked::Aborts); }
-  /// The event query of comm::Gpu; queries by the program are never held. The runtime asks in a
-  /// thread that launches nothing, so the answer orders frees of memory, but no launch.
-  bool answer(int rank, comm::DeviceEvent event);
+  /// Before the queries of comm::Gpu; those of the program are never blocked.
+  void await_query(int rank) { wait_while_blocked(rank, Blocked::Queries); }
 
  private:
-  void free(int rank, std::byte* memory);
+  void free(int rank, std::byte* memory) noexcept;
   /// Runs streams until `has_finished` is true, which is called under the lock. `stream` is only
   /// for the text of the TimeoutError.
   void run_until(int rank, comm::DeviceStream stream, const std::function<bool()>& has_finished);

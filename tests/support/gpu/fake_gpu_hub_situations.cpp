@@ -21,6 +21,7 @@ void FakeGpuHub::end_capture(int rank, comm::DeviceStream stream) {
 
 bool FakeGpuHub::is_capturing(int rank, comm::DeviceStream stream) {
   const std::lock_guard guard(lock_);
+  streams_.require_no_failure(rank, "is_capturing");
   return captured_.contains({rank, stream});
 }
 
@@ -38,13 +39,6 @@ FakeGpuHub::Resources FakeGpuHub::resources(int rank) {
 int FakeGpuHub::allocations(int rank) {
   const std::lock_guard lock(lock_);
   return allocations_[static_cast<std::size_t>(rank)];
-}
-
-bool FakeGpuHub::answer(int rank, comm::DeviceEvent event) {
-  wait_while_blocked(rank, Blocked::Queries);
-  const std::lock_guard guard(lock_);
-  streams_.run_some();
-  return streams_.answer(rank, event);
 }
 
 void FakeGpuHub::block_queries(int rank) {

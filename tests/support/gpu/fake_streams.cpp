@@ -1,6 +1,7 @@
 #include "support/gpu/fake_streams.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 
@@ -13,17 +14,38 @@ constexpr int kMaxStepsPerRun = 16;
 
 std::string name_of_rank(int rank) { return "rank " + std::to_string(rank); }
 
+/// Unlike std::thread::id, none is used again.
+std::uint64_t number_of_this_thread() {
+  static std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t number = ++last;
+  return number;
+}
+
 }  // namespace
 
 FakeStreams::FakeStreams(int ranks, std::uint64_t seed) : random_(seed) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    ranks_.push_back({graph_.add_timeline(name_of_rank(rank) + ", host"), nullptr});
-    ranks_.back().default_stream = open_stream(rank);
+  ranks_.resize(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) at(rank).default_stream = open_stream(rank);
+}
+
+FakeStreams::Timeline FakeStreams::host(int rank) {
+  std::map<std::uint64_t, Timeline>& hosts = at(rank).hosts;
+  const auto [known, is_new] = hosts.try_emplace(number_of_this_thread());
+  if (is_new) {
+    known->second =
+        graph_.add_timeline(name_of_rank(rank) + ", host thread " + std::to_string(hosts.size()));
   }
+  return known->second;
+}
+
+VectorClock FakeStreams::known_to_hosts(int rank) const {
+  VectorClock known;
+  for (const auto& [thread, timeline] : at(rank).hosts) known.join(graph_.clock(timeline));
+  return known;
 }
 
 DeviceStream FakeStreams::open_stream(int rank) {
-  const int number = ranks_[static_cast<std::size_t>(rank)].streams++;
+  const int number = at(rank).streams++;
   const std::string name = number == 0 ? "default stream" : "stream " + std::to_string(number);
   auto stream = std::make_unique<Stream>();
   stream->rank = rank;
@@ -55,6 +77,14 @@ DeviceEvent FakeStreams::make_event() {
   const auto handle = reinterpret_cast<DeviceEvent>(event.get());
   events_.emplace(handle, std::move(event));
   return handle;
+}
+
+void FakeStreams::fail(int rank, std::string error) { at(rank).error = std::move(error); }
+
+void FakeStreams::require_no_failure(int rank, const char* operation) const {
+  if (!has_failed(rank)) return;
+  throw BackendError(std::string(operation) + " on the GPU of rank " + std::to_string(rank) +
+                     " failed: " + at(rank).error);
 }
 
 void FakeStreams::put(int rank, DeviceStream stream, std::string name, Poll poll) {
@@ -101,23 +131,12 @@ std::uint64_t FakeStreams::steps_between(DeviceEvent first, DeviceEvent last) {
   return find(last, "steps_between").last->step - find(first, "steps_between").last->step;
 }
 
-bool FakeStreams::answer(int rank, DeviceEvent event) {
-  const auto clock = clock_if_passed(event);
-  if (clock) ranks_[static_cast<std::size_t>(rank)].answers.join(*clock);
-  return clock.has_value();
-}
-
 bool FakeStreams::has_passed(int rank, DeviceEvent event) {
-  const auto clock = clock_if_passed(event);
-  if (clock) graph_.join(host(rank), *clock);
-  return clock.has_value();
-}
-
-std::optional<VectorClock> FakeStreams::clock_if_passed(DeviceEvent event) {
+  require_no_failure(rank, "has_passed");
   const Recording* const recording = find(event, "has_passed").last.get();
-  if (recording == nullptr) return VectorClock();
-  if (!recording->is_done) return std::nullopt;
-  return recording->clock;
+  if (recording == nullptr) return true;
+  if (recording->is_done) graph_.join(host(rank), recording->clock);
+  return recording->is_done;
 }
 
 bool FakeStreams::is_done(int rank, DeviceStream stream) {
@@ -127,10 +146,8 @@ bool FakeStreams::is_done(int rank, DeviceStream stream) {
 }
 
 bool FakeStreams::is_done(int rank) {
-  const auto is_under_way = [rank](const auto& known) {
-    return known.second->rank == rank && !known.second->items.empty();
-  };
-  if (std::any_of(streams_.begin(), streams_.end(), is_under_way)) return false;
+  require_no_failure(rank, "synchronize");
+  if (!is_idle(rank)) return false;
   for (const auto& [handle, stream] : streams_) {
     if (stream->rank == rank) graph_.join(host(rank), graph_.clock(stream->timeline));
   }
@@ -139,6 +156,12 @@ bool FakeStreams::is_done(int rank) {
 
 bool FakeStreams::is_empty(int rank, DeviceStream stream) {
   return find(rank, stream, "drain").items.empty();
+}
+
+bool FakeStreams::is_idle(int rank) const {
+  return has_failed(rank) || std::ranges::none_of(streams_, [rank](const auto& known) {
+           return known.second->rank == rank && !known.second->items.empty();
+         });
 }
 
 std::string FakeStreams::head_of(int rank, DeviceStream stream) {
@@ -163,7 +186,7 @@ bool FakeStreams::run_one() {
   auto candidate = std::next(streams_.begin(), first);
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     Stream& stream = *candidate->second;
-    if (!stream.items.empty()) {
+    if (!stream.items.empty() && !has_failed(stream.rank)) {
       Item& head = stream.items.front();
       graph_.join(stream.timeline, head.launched);
       if (head.poll(stream.timeline)) {
@@ -179,7 +202,8 @@ bool FakeStreams::run_one() {
 }
 
 FakeStreams::Stream& FakeStreams::find(int rank, DeviceStream stream, const char* operation) {
-  if (stream == nullptr) stream = ranks_[static_cast<std::size_t>(rank)].default_stream;
+  require_no_failure(rank, operation);
+  if (stream == nullptr) stream = at(rank).default_stream;
   const auto found = streams_.find(stream);
   const bool is_known = found != streams_.end() && found->second->is_open;
   if (is_known && found->second->rank == rank) return *found->second;

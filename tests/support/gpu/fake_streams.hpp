@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -31,7 +30,10 @@ class FakeStreams {
   FakeStreams(int ranks, std::uint64_t seed);
 
   HappensBefore& graph() { return graph_; }
-  Timeline host(int rank) const { return ranks_[static_cast<std::size_t>(rank)].host; }
+  /// Of the calling thread. What it knows orders its own launches alone.
+  Timeline host(int rank);
+  /// What the rank's threads know, all of them together.
+  VectorClock known_to_hosts(int rank) const;
   /// The number of the next launch, or of the host's next own access.
   std::uint64_t next_order() { return ++last_order_; }
 
@@ -43,6 +45,12 @@ class FakeStreams {
   DeviceEvent make_event();
   void destroy_event(DeviceEvent event) { events_.erase(event); }
 
+  /// From now on the GPU does nothing more, and all of the following throw BackendError with
+  /// `error`: an error that a kernel meets stays with the process.
+  void fail(int rank, std::string error);
+  bool has_failed(int rank) const { return !at(rank).error.empty(); }
+  void require_no_failure(int rank, const char* operation) const;
+
   /// For all of the following, null is the default stream of the rank's GPU. They throw
   /// BackendError for unknown streams and events.
   void put(int rank, DeviceStream stream, std::string name, Poll poll);
@@ -53,18 +61,13 @@ class FakeStreams {
   /// The number of operations on the stream between two events that have passed.
   std::uint64_t steps_between(DeviceEvent first, DeviceEvent last);
 
-  /// Polls for a thread that launches nothing: only frees of memory rely on the answer.
-  bool answer(int rank, DeviceEvent event);
-  /// What those answers have told the rank.
-  const VectorClock& answers(int rank) const {
-    return ranks_[static_cast<std::size_t>(rank)].answers;
-  }
-  /// Polls, and updates the host's timeline.
+  /// Polls, and updates the calling thread's timeline.
   bool has_passed(int rank, DeviceEvent event);
   bool is_done(int rank, DeviceStream stream);
   bool is_done(int rank);  ///< on all streams of the rank's GPU
   /// Polls without updating any timeline.
   bool is_empty(int rank, DeviceStream stream);
+  bool is_idle(int rank) const;  ///< all streams of the rank's GPU, which may have failed
   /// The name of the operation at the stream's head; empty if the stream is done.
   std::string head_of(int rank, DeviceStream stream);
 
@@ -82,7 +85,7 @@ class FakeStreams {
   };
   struct Item {
     std::string name;
-    VectorClock launched;  // clock of the host at the launch
+    VectorClock launched;  // clock of the thread at the launch
     Poll poll;
   };
   struct Stream {
@@ -93,16 +96,16 @@ class FakeStreams {
     std::deque<Item> items;
   };
   struct Rank {
-    Timeline host;
-    DeviceStream default_stream;
-    VectorClock answers{};
-    int streams = 0;  // opened so far
+    std::map<std::uint64_t, Timeline> hosts{};  // by the number of the thread
+    DeviceStream default_stream = nullptr;
+    int streams = 0;      // opened so far
+    std::string error{};  // empty: its GPU works
   };
 
+  Rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   Stream& find(int rank, DeviceStream stream, const char* operation);
   Event& find(DeviceEvent event, const char* operation);
-  /// What the stream knew at the event; nothing was known if it was never recorded.
-  std::optional<VectorClock> clock_if_passed(DeviceEvent event);
   bool run_one();
 
   HappensBefore graph_;

@@ -79,7 +79,9 @@ class FakeCudaGuard final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     const auto device = fake_cuda_device(stream.device());
-    if (*event == nullptr) *event = new FakeCudaEvent{device, device->hub().make_event()};
+    if (*event == nullptr) {
+      *event = new FakeCudaEvent{device, device->hub().make_event(device->rank())};
+    }
     device->hub().record(device->rank(), event_at(*event).event.get(), native_stream(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
