@@ -50,6 +50,11 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
   changed_.notify_one();
 }
 
+void LaunchedBatches::fail(std::exception_ptr error) {
+  const Lock lock(lock_);
+  error_ = std::move(error);
+}
+
 bool LaunchedBatches::empty() {
   const Lock lock(lock_);
   if (error_) std::rethrow_exception(error_);
@@ -189,10 +194,15 @@ DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& 
 void DeviceRunner::prepare(Operation& operation) {
   DeviceOrder& order = operation.device;
   comm::Gpu& gpu = gpu_.use(order.gpu);
-  require_no_capture(gpu, order.stream,
-                     "a collective cannot be part of it. Call it before or after");
-  order.ready = events_.take(gpu);
-  gpu.record(order.ready.get(), order.stream);
+  try {
+    require_no_capture(gpu, order.stream,
+                       "a collective cannot be part of it. Call it before or after");
+    std::shared_ptr<CUevent_st> ready = events_.take(gpu);
+    gpu.record(ready.get(), order.stream);
+    order.ready = std::move(ready);
+  } catch (const BackendError&) {  // as from every later call: the others must know
+    launched_.fail(std::current_exception());
+  }
 }
 
 void DeviceRunner::order_after(const Operation& operation) {
@@ -261,6 +271,7 @@ std::shared_ptr<Operation> owner_of_memory(const std::shared_ptr<Operation>& fai
 }  // namespace
 
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
+  check_launched();  // `prepare` may have failed
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
@@ -320,7 +331,7 @@ std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
 }
 
 void DeviceRunner::check_launched() {
-  if (communicator_ == nullptr || launched_.empty()) return;
+  if (launched_.empty() || communicator_ == nullptr) return;
   communicator_->ready();
   const std::string overdue = launched_.overdue(Operation::Clock::now());
   if (overdue.empty()) return;

@@ -84,7 +84,9 @@ class LaunchedBatches {
 
   /// All batches are on one GPU and one stream, added in the order of their launch.
   void add(comm::Gpu& gpu, Batch batch);
-  /// Whether the GPU has finished all batches. Throws the error of a failed query.
+  /// The GPU has failed. Any thread.
+  void fail(std::exception_ptr error);
+  /// Whether the GPU has finished all batches. Throws the error of `fail` or of a failed query.
   bool empty();
   /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
   std::string overdue(Operation::Clock::time_point now);
@@ -122,7 +124,8 @@ class DeviceRunner {
   /// ranks may use one GPU only with KOLO_SHARE_GPU.
   DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
 
-  /// Makes the operation wait for the work that is on its stream now. Any thread.
+  /// Makes the operation wait for the work that is on its stream now. Any thread. If a call on the
+  /// GPU fails, check_launched() throws its error, and the operation never runs.
   /// @throws InvalidArgument if this rank uses another GPU already
   /// @throws BackendError if there is no such GPU
   void prepare(Operation& operation);
@@ -139,8 +142,7 @@ class DeviceRunner {
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
 
-  /// @throws BackendError if a batch has failed on the GPU, or has not ended long after its
-  /// deadline
+  /// @throws BackendError if the GPU has failed, or a batch has not ended long after its deadline
   void check_launched();
   /// Whether the GPU has finished everything that was launched.
   bool is_idle() { return launched_.empty(); }

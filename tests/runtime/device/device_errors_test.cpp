@@ -227,6 +227,87 @@ TEST(DeviceFailureTest, WhatFailsOnTheGpuEndsTheSetOnAllRanks) {
   }
 }
 
+constexpr const char* kIllegal = "an illegal memory access was encountered";
+
+/// A kernel of the program fails, and with it every later call on the GPU.
+void break_gpu(FakeWorld& world, GpuProgram& program) {
+  world.hub()->kernel(world.topology().rank, program.stream(),
+                      {.name = "kernel", .error = kIllegal});
+}
+
+TEST(DeviceFailureTest, BrokenGpuEndsTheSetOnAllRanks) {
+  for (const int victim : {0, 2}) {
+    for (const bool is_known : {false, true}) {  // to the program, before it calls Kolo
+      run_ranks(
+          3,
+          [&](FakeWorld& world) {
+            GpuProgram program(world);
+            const auto memory = program.allocate(8);
+            const TensorView view = program.view(memory, 8);
+            Runtime runtime(options_in(world, test_config()));
+            Runtime::set_thread_current(&runtime);
+            const auto reduce = [&](const std::string& name) {
+              allreduce(view, view, {.name = name, .stream = program.stream()});
+            };
+            reduce("good");
+            // So that Kolo asks the GPU nothing until the next call.
+            while (runtime.world().metrics().gpu_seconds == 0.0) std::this_thread::yield();
+            if (runtime.rank() == victim) break_gpu(world, program);
+            if (runtime.rank() == victim && is_known) {
+              EXPECT_THROW(program.synchronize(), BackendError);
+            }
+            const auto reduce_until_lost = [&] {
+              while (true) {
+                try {
+                  reduce("bad");
+                } catch (const BackendError&) {  // after the launch, from the program's stream
+                  EXPECT_EQ(runtime.rank(), victim);
+                }
+              }
+            };
+            expect_contains(text_thrown_by<PeerLostError>(reduce_until_lost),
+                            "rank " + std::to_string(victim) + " failed");
+            const std::string text = text_thrown_by<PeerLostError>([&] { reduce("next"); });
+            expect_contains(text, "'next'");
+            expect_contains(text, kIllegal);
+          },
+          {.gpus_per_rank = 1, .late_launches = true});
+    }
+  }
+}
+
+TEST(DeviceFailureTest, RuntimeEndsOnABrokenGpu) {
+  run_programs(setting_with_gpus(3), [](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    expect_sum_of_ones(program, runtime.world());
+    if (runtime.rank() != 1) return;
+    break_gpu(world, program);
+    EXPECT_THROW(program.synchronize(), BackendError);
+  });
+}
+
+TEST_P(DeviceErrorsTest, GpuThatIsBrokenAtTheStartIsAnErrorOnAllRanks) {
+  run_ranks(size(),
+            [&](FakeWorld& world) {
+              GpuProgram program(world);
+              const auto memory = program.allocate(8);
+              const TensorView view = program.view(memory, 8);
+              if (world.topology().rank == size() - 1) {
+                break_gpu(world, program);
+                EXPECT_THROW(program.synchronize(), BackendError);
+              }
+              Runtime runtime(options_in(world, test_config()));
+              Runtime::set_thread_current(&runtime);
+              for (int step = 0; step < 2; ++step) {
+                const std::string text = refused<InvalidArgument>(view, view);
+                expect_contains(text, "rank " + std::to_string(size() - 1));
+                expect_contains(text, kIllegal);
+              }
+              expect_sum_works(runtime, "on the CPU");
+            },
+            {.gpus_per_rank = 1});
+}
+
 TEST(DeviceFailureTest, WhatNeverEndsOnTheGpuEndsTheSetOnAllRanks) {
   Config config = test_config();
   config.timeout = 300ms;
