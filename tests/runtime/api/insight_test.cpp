@@ -249,6 +249,7 @@ TEST_P(InsightTest, MessagesNameNoCollective) {
     Tensor tensor(5);
     if (runtime.rank() == 0) send(tensor.view(), 1, {.name = "letter"});
     if (runtime.rank() == 1) receive(tensor.view(), 0, {.name = "letter"});
+    barrier();
     const json trace = read_trace(dump_record(folder_.in("record")));
     if (runtime.rank() == 2) return;
     const json move = only(trace, "move", "letter");
