@@ -6,8 +6,10 @@
 #include <concepts>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include "kolo/algorithm.hpp"
 
@@ -188,13 +190,9 @@ void TraceFile::write_arrow(char type, std::uint64_t number, Event::Time at) {
 
 void TraceFile::write(const Recorder::Entry& entry) {
   const Event& event = entry.event;
-  const OperationKey operation{event.set, event.use};
   switch (event.kind) {
-    case Event::Kind::Pending: pending_[operation] = entry; break;
-    case Event::Kind::Ended:
-      write_operation(entry);
-      pending_.erase(operation);
-      break;
+    case Event::Kind::Pending: break;
+    case Event::Kind::Ended: write_operation(entry); break;
     case Event::Kind::Phase:
       begin_span(entry.text, "phase", kPhases, event.begin, event.time);
       add_arg("step", event.step);
@@ -272,7 +270,7 @@ void TraceFile::write_gap(std::uint64_t lost) {
   end_event();
 }
 
-void TraceFile::write_unfinished() {
+void TraceFile::write_unfinished(const std::vector<Recorder::Entry>& entries) {
   const Event::Time now = time_of(Clock::now());
   const Recorder::Activity activity = recorder_.activity();
   if (activity.phase != Phase::None) {
@@ -280,7 +278,13 @@ void TraceFile::write_unfinished() {
     add_arg("step", activity.step);
     end_event();
   }
-  for (const auto& [operation, entry] : pending_) write_pending(entry, now);
+  std::map<std::pair<int, std::uint64_t>, const Recorder::Entry*> pending;  // by set and use
+  for (const Recorder::Entry& entry : entries) {
+    const std::pair operation{entry.event.set, entry.event.use};
+    if (entry.event.kind == Event::Kind::Pending) pending[operation] = &entry;
+    if (entry.event.kind == Event::Kind::Ended) pending.erase(operation);
+  }
+  for (const auto& [operation, entry] : pending) write_pending(*entry, now);
 }
 
 void TraceFile::write_pending(const Recorder::Entry& entry, Event::Time now) {
@@ -308,14 +312,17 @@ void TraceFile::close() {
 
 std::string write_record(const Recorder& recorder, const std::string& folder,
                          std::string_view why) {
-  TraceFile file(folder, recorder, why);
+  std::vector<Recorder::Entry> entries;
   const std::uint64_t end = recorder.count();
   const std::uint64_t begin = end - std::min<std::uint64_t>(end, Recorder::kCapacity);
   for (std::uint64_t number = begin; number < end; ++number) {
-    if (const auto entry = recorder.read(number)) file.write(*entry);
+    if (auto entry = recorder.read(number)) entries.push_back(*std::move(entry));
   }
+  TraceFile file(folder, recorder, why);
+  // First, in case that the process is killed or the disk full before the end.
   for (const Recorder::Problem& problem : recorder.problems()) file.write(problem);
-  file.write_unfinished();
+  file.write_unfinished(entries);
+  for (const Recorder::Entry& entry : entries) file.write(entry);
   file.close();
   return file.path();
 }

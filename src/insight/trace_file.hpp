@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "insight/recorder.hpp"
@@ -27,8 +26,8 @@ class TraceFile {
 
   void write(const Recorder::Entry& entry);
   void write(const Recorder::Problem& problem);
-  /// The current phase, and the operations that have begun and not ended.
-  void write_unfinished();
+  /// Of these events: the operations that have begun and not ended; and the current phase.
+  void write_unfinished(const std::vector<Recorder::Entry>& entries);
   /// This many events were overwritten before they could be written.
   void write_gap(std::uint64_t lost);
   /// Hands everything to the system.
@@ -43,7 +42,6 @@ class TraceFile {
  private:
   /// Rows of the picture. Spans of one kind that overlap are in several.
   enum Row { kPhases, kMarks, kCheckpoints, kBuckets, kNegotiations, kQueues, kMoves, kRowKinds };
-  using OperationKey = std::pair<int, std::uint64_t>;  // set, use
   void write_header(std::string_view why);
   int row_of(Row kind, Event::Time begin, Event::Time end);
   void begin_event(std::string_view name, std::string_view category, char type, Event::Time at,
@@ -67,7 +65,6 @@ class TraceFile {
   bool has_args_ = false;                                 // in `line_`
   std::array<std::vector<Event::Time>, kRowKinds> rows_;  // when each is free again
   int last_row_ = 0;                                      // of the last span
-  std::map<OperationKey, Recorder::Entry> pending_;       // as of the last such event
   std::map<std::string, std::uint64_t> arrows_;  // from buckets whose operations have not ended
   std::uint64_t arrow_count_ = 0;
 };

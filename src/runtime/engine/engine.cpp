@@ -784,7 +784,7 @@ void Engine::declare_silent_rank_lost() {
 
 void Engine::publish_end(const std::string& how) {
   if (!creator_.is_current()) return;
-  insight_->note({{ErrorKind::PeerLost, "this rank " + how},
+  insight_->note({{ErrorKind::PeerLost, "rank " + std::to_string(world_rank(rank_)) + " " + how},
                   world_rank(rank_),
                   insight::time_of(Clock::now())});
   // Not during another thread's step, which uses the control plane. A step that takes longer than

@@ -1,0 +1,80 @@
+"""What kolo-trace says of real jobs in which rank 1 makes trouble in step 12:
+python3 why_test.py <kind> <trouble program> <kolo_trace.py> <mpirun>...
+
+Asks again with a record missing, and with one cut in the middle.
+"""
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+LIMIT_S = 60
+RANKS = 3
+# What the first line says, and the number of records that must be there.
+EXPECTED = {
+    "mismatch": (r"mismatch.*'layer4\.weight'.*\[999\] on rank 1", RANKS),
+    "deadline": (r"rank 1 did not submit allreduce layer4\.weight.*rank 1 was in backward of "
+                 r"step 12", RANKS),
+    "killed": (r"rank 1 (died|.*killed)", 1),
+    "stopped": (r"rank 1\b.*(stopped|did not respond|hangs)", 1),
+    "throws": (r"rank 1.*this batch is damaged", 1),
+}
+
+
+def run_job(kind, program, mpirun, folder):
+    environment = dict(os.environ, KOLO_RECORD=str(folder), KOLO_TIMEOUT="1s", KOLO_LOST_AFTER="2s")
+    job = subprocess.Popen([*mpirun, "-n", str(RANKS), program, kind], env=environment,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           start_new_session=True)
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        sys.exit(f"the job goes on after {LIMIT_S} s")
+    if job.returncode == 0:
+        sys.exit("the job ended well")
+    return output
+
+
+def why(tool, folder):
+    run = subprocess.run([sys.executable, tool, "why", folder], capture_output=True, text=True,
+                         timeout=LIMIT_S, check=False)
+    return run.stdout if run.returncode == 0 else f"exit {run.returncode}: {run.stderr}"
+
+
+def require(condition, what, output, answer):
+    if not condition:
+        sys.exit(f"{what}\n--- kolo-trace why\n{answer}\n--- the job\n{output}")
+
+
+def main():
+    kind, program, tool, *mpirun = sys.argv[1:]
+    expected, fewest = EXPECTED[kind]
+    with tempfile.TemporaryDirectory(prefix="kolo-why-") as name:
+        folder = pathlib.Path(name) / "records"
+        output = run_job(kind, program, mpirun, folder)
+        answer = why(tool, folder)
+        records = sorted(folder.glob("rank-*.json"))
+        require(len(records) >= fewest, f"{len(records)} records", output, answer)
+        require(re.search(expected, answer.split("\n", 1)[0]), "another cause", output, answer)
+        if len(records) < 2:
+            return
+        # The survivors' records say the same as long as there is one.
+        survivors = [path for path in records if path.name != "rank-1.json"]
+        survivors[0].write_bytes(survivors[0].read_bytes()[:-200])
+        answer = why(tool, folder)
+        require(re.search(expected, answer.split("\n", 1)[0]), "with a cut record", output, answer)
+        survivors[0].unlink()
+        answer = why(tool, folder)
+        require("rank 0: no record" in answer or survivors[0].name != "rank-0.json",
+                "the missing record is not named", output, answer)
+        require(re.search(expected, answer.split("\n", 1)[0]), "with a missing record", output,
+                answer)
+
+
+if __name__ == "__main__":
+    main()
