@@ -3,5 +3,5 @@
 # hosts.py; the file with its name contains the PID of its first process.
 host="$1"
 shift
-exec nsenter --target "$(cat "$KOLO_TEST_HOSTS/$host")" --net --uts --ipc --mount --pid -- \
+exec nsenter --target "$(cat "$KOLO_TEST_HOSTS/$host")" --net --uts --ipc --mount --pid --time -- \
   sh -c "$*"

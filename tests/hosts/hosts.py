@@ -1,5 +1,5 @@
 """Simulated hosts on one machine, for tests between hosts. Each has its own network, name, IPC,
-processes, mounts and /dev/shm; a bridge connects them. They are namespaces of this process, so
+processes, mounts, /dev/shm and monotonic clock, a second apart; a bridge connects them. They are namespaces of this process, so
 nothing is left behind however it ends. Needs root, or equivalent capabilities, and iproute2.
 """
 
@@ -78,13 +78,14 @@ class Hosts:
         (FOLDER / "hosts").write_text(known)
         run("mount", "--bind", str(FOLDER / "hosts"), "/etc/hosts")
         for i, name in enumerate(self.names):
-            self._start(name, f"{NETWORK}.{i + 1}/24")
+            self._start(name, f"{NETWORK}.{i + 1}/24", i)
 
-    def _start(self, name, address):
+    def _start(self, name, address, clock_offset_s):
         # The host's first process reaps orphans, like init.
         script = (f"hostname {name} && mount -t tmpfs -o size=1g tmpfs /dev/shm && "
                   f"ip link set lo up && exec sleep infinity")
-        process = subprocess.Popen([*UNSHARE, "sh", "-c", script])
+        process = subprocess.Popen([*UNSHARE, "--time", "--monotonic", str(clock_offset_s), "sh",
+                                    "-c", script])
         self._processes.append(process)
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while not children.read_text():
@@ -101,8 +102,8 @@ class Hosts:
 
     def command(self, host, *command):
         first = (FOLDER / host).read_text()
-        return ["nsenter", "--target", first, "--net", "--uts", "--ipc", "--mount", "--pid", "--",
-                *command]
+        return ["nsenter", "--target", first, "--net", "--uts", "--ipc", "--mount", "--pid",
+                "--time", "--", *command]
 
     def run(self, host, *command):
         return run(*self.command(host, *command))

@@ -9,9 +9,11 @@ Prints a table of the results. Skipped if the kernel or the permissions do not s
 
 import argparse
 import fnmatch
+import json
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -37,6 +39,7 @@ TRAINING = "*Training_EqualsOneProcess/adam"
 MODELS = "*.FiftySteps_EndAlike/tied"
 JOIN = "*JoinedRanks_*"
 CHECKPOINTS = "*CheckpointOfTest*/adamw"
+TRACE = pathlib.Path(__file__).parents[2] / "tools/kolo_trace.py"
 VANISHED = re.compile(r"rank (\d+) cannot be reached: nothing has come from host (\w+)")
 
 rows = []  # of the table
@@ -109,9 +112,9 @@ class HostsTest(unittest.TestCase):
         self.wait_for("all ranks sleep", lambda: len(list(folder.glob("warm.*"))) == self.ranks, 60)
         return folder
 
-    def expect_vanished(self, host, lost_after_s, limit_s):
+    def expect_vanished(self, host, lost_after_s, limit_s, **variables):
         """A host vanishes: all ranks detect it in time, though no rank waits for another."""
-        folder = self.start_idle_ranks(KOLO_LOST_AFTER=f"{lost_after_s}s")
+        folder = self.start_idle_ranks(KOLO_LOST_AFTER=f"{lost_after_s}s", **variables)
         self.hosts.unplug(self.hosts.names[host])
         try:
             took = self.wait_for(
@@ -127,6 +130,26 @@ class HostsTest(unittest.TestCase):
             else:
                 self.assertNotEqual(named[1], self.hosts.names[host], text)
         self.note += f"{' ' if self.note else ''}{took:.1f} s"
+
+    def kolo_trace(self, *arguments):
+        run = subprocess.run([sys.executable, TRACE, *arguments], capture_output=True, text=True,
+                             check=False)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def expect_one_clock(self, trace):
+        """No rank ends a collective before all have begun to move its data."""
+        begun, ended = {}, {}
+        for event in trace:
+            if event["cat"] != "move":
+                continue
+            number = event["args"]["collective"]
+            begun.setdefault(number, []).append(event["ts"])
+            ended.setdefault(number, []).append(event["ts"] + event["dur"])
+        self.assertGreater(len(begun), 30)
+        for number, times in begun.items():
+            self.assertEqual(len(times), self.ranks, f"collective {number}")
+            self.assertLessEqual(max(times), min(ended[number]), f"collective {number}")
 
     def expect_death(self, victim):
         folder = self.start_victim("busy", victim, KOLO_TEST_MOMENT_US="300000")
@@ -153,12 +176,37 @@ class OnTwoHosts(HostsTest):
     def test_rank_dies(self):
         self.expect_death(3)
 
+    def test_timelines_on_one_clock(self):
+        folder = FOLDER / "timeline"
+        job = self.hosts.mpirun(MPIRUN, RANKS, [PROGRAMS / "trouble", "late"],
+                                variables={"KOLO_TIMELINE": str(folder)})
+        output, _ = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 0, output)
+        offsets = []
+        for rank in range(self.ranks):
+            trace = json.loads((folder / f"rank-{rank}.json").read_text())
+            offsets.append(trace[0]["args"]["to_world_clock_us"])
+        for rank, offset in enumerate(offsets):
+            self.assertAlmostEqual(offset, -1e6 * (rank // RANKS), delta=5e4)
+        merged = FOLDER / "merged.json"
+        self.kolo_trace("merge", folder, "-o", merged)
+        self.expect_one_clock(json.loads(merged.read_text()))
+        self.assertIn("rank 1 ", self.kolo_trace("stragglers", folder))
+        self.note += f"clocks {max(offsets) - min(offsets):.0f} us apart"
+
 
 class OfTwoHosts(HostsTest):
     """On separate hosts, since mpirun may start slowly just after a link was down."""
 
     def test_one_vanishes(self):
-        self.expect_vanished(1, lost_after_s=2, limit_s=7)
+        folder = FOLDER / "records"
+        self.expect_vanished(1, lost_after_s=2, limit_s=7, KOLO_RECORD=str(folder))
+        name = self.hosts.names[1]
+        answer = self.kolo_trace("why", folder).splitlines()[0]
+        self.assertIn("the network between hosts failed", answer)  # both hosts have written
+        for rank in range(RANKS, 2 * RANKS):
+            (folder / f"rank-{rank}.json").unlink()
+        self.assertRegex(self.kolo_trace("why", folder).splitlines()[0], rf"{name}\b.*vanished")
 
 
 class All:
