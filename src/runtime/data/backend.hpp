@@ -40,6 +40,16 @@ inline std::size_t fused_run(std::span<const ReductionItem> items, std::size_t l
   return length;
 }
 
+/// Tensors of a batch that are reduced alike.
+struct Reductions {
+  const Request* request;
+  JoinedRanks joined;
+  std::vector<ReductionItem> items{};
+  /// Reduce-scatter: for each item, the elements that each rank keeps. All-reduce: none; small
+  /// neighbours of one dtype are fused.
+  std::vector<std::vector<std::size_t>> counts{};
+};
+
 /// An all-gather, a broadcast or an all-to-all of one tensor.
 struct Move {
   CollectiveCall call;
@@ -56,15 +66,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// All-reduces `items` as `request` says. Small neighbours of one dtype are fused.
-  virtual Task all_reduce(const Request& request, std::span<const ReductionItem> items,
-                          JoinedRanks joined) = 0;
-
-  /// Combines each of `items`; every rank keeps its part.
-  /// @param counts elements that each rank keeps, for each item
-  virtual Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
-                              std::span<const std::vector<std::size_t>> counts,
-                              JoinedRanks joined) = 0;
+  /// Collective: allocates what reduce() needs beside the tensors. Throws AgreedFailure if a rank
+  /// has no memory left.
+  virtual Task make_room(std::span<const Reductions> reductions) = 0;
+  /// Reduces what make_room() was called with.
+  virtual Task reduce(std::span<const Reductions> reductions) = 0;
 
   /// Runs all-gathers, broadcasts or all-to-alls, which use different memory.
   virtual Task move(Collective collective, std::span<const Move> moves) = 0;

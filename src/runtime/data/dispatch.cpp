@@ -116,6 +116,42 @@ Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows&
   run.allocate_output(index, rows.received);
 }
 
+bool is_reduction(const Operation& operation) {
+  const Collective collective = operation.request.collective;
+  return collective == Collective::AllReduce || collective == Collective::ReduceScatter;
+}
+
+/// Elements of a tensor that each rank keeps in a reduce-scatter.
+std::vector<std::size_t> kept_counts(const TensorType& type, int ranks) {
+  const auto rows = static_cast<std::size_t>(type.shape.front());
+  const std::size_t row = rows > 0 ? type.count() / rows : 0;
+  std::vector<std::size_t> counts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(ops::piece_of(rows, ranks, rank).length * row);
+  }
+  return counts;
+}
+
+/// Adjacent operations with the same contributing ranks are reduced alike.
+std::vector<Reductions> reductions_of(const DataPath& path, const Operations& batch,
+                                      const std::vector<Bits>& absent) {
+  std::vector<Reductions> reductions;
+  for (std::size_t which = 0; which < batch.size(); ++which) {
+    const Request& request = batch[which]->request;
+    if (which == 0 || absent[which] != absent[which - 1]) {
+      reductions.push_back({&request, joined_of(path, absent[which])});
+    }
+    Reductions& alike = reductions.back();
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      const TensorType& type = request.tensors[i];
+      alike.items.push_back({&type, &batch[which]->tensors[i]});
+      if (request.collective == Collective::AllReduce) continue;
+      alike.counts.push_back(kept_counts(type, path.communicator->size()));
+    }
+  }
+  return reductions;
+}
+
 // --- dispatch ---
 
 void multiply(std::vector<std::size_t>& counts, std::size_t factor) {
@@ -171,65 +207,19 @@ Task move_all(const Dispatched& run, const std::vector<TensorRows>& rows) {
   co_await run.backend.move(run.operation.request.collective, moves);
 }
 
-/// Elements of a tensor that each rank keeps in a reduce-scatter.
-std::vector<std::size_t> kept_counts(const TensorType& type, int ranks) {
-  const auto rows = static_cast<std::size_t>(type.shape.front());
-  const std::size_t row = rows > 0 ? type.count() / rows : 0;
-  std::vector<std::size_t> counts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    counts.push_back(ops::piece_of(rows, ranks, rank).length * row);
-  }
-  return counts;
-}
-
-Task reduce_scatter(const Dispatched& run) {
-  std::vector<ReductionItem> items;
-  std::vector<std::vector<std::size_t>> counts;
-  for (std::size_t i = 0; i < run.operation.tensors.size(); ++i) {
-    items.push_back({&run.type(i), &run.memory(i)});
-    counts.push_back(kept_counts(run.type(i), run.path.communicator->size()));
-  }
-  const JoinedRanks joined = joined_of(run.path, run.absent);
-  co_await run.backend.reduce_scatter(run.operation.request, items, counts, joined);
-}
-
-Task run_one(const DataPath& path, Backend& backend, Operation& operation, const Bits& absent,
-             const std::vector<TensorRows>& rows) {
-  const Dispatched run{path, backend, operation, absent};
-  switch (operation.request.collective) {
-    case Collective::AllGather:
-    case Collective::Broadcast:
-    case Collective::AllToAll: co_await move_all(run, rows); break;
-    case Collective::ReduceScatter: co_await reduce_scatter(run); break;
-    default: break;  // a barrier and the like move nothing
-  }
-}
-
-/// Adjacent operations with the same contributing ranks may be fused.
-Task all_reduce(const DataPath& path, Backend& backend, const Operations& batch,
-                const std::vector<Bits>& absent) {
-  std::size_t end = 0;
-  for (std::size_t begin = 0; begin < batch.size(); begin = end) {
-    std::vector<ReductionItem> items;
-    for (end = begin; end < batch.size() && absent[end] == absent[begin]; ++end) {
-      Operation& operation = *batch[end];
-      for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
-        items.push_back({&operation.request.tensors[i], &operation.tensors[i]});
-      }
-    }
-    const JoinedRanks joined = joined_of(path, absent[begin]);
-    co_await backend.all_reduce(batch[begin]->request, items, joined);
-  }
-}
-
 }  // namespace
 
 Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
-               const std::vector<Bits>& absent, std::vector<TensorRows>& rows) {
+               const std::vector<Bits>& absent, BatchPlan& plan) {
   Operation& first = *batch.front();
-  rows.assign(first.tensors.size(), {});
-  if (first.request.collective == Collective::AllReduce) co_return;
+  if (is_reduction(first)) {
+    plan.reductions = reductions_of(path, batch, absent);
+    co_await backend.make_room(plan.reductions);
+    co_return;
+  }
   refuse_for_absent(path, first.request, absent.front());
+  std::vector<TensorRows>& rows = plan.rows;
+  rows.resize(first.tensors.size());
   const Dispatched run{path, backend, first, absent.front()};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     switch (first.request.collective) {
@@ -244,12 +234,16 @@ Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
 }
 
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
-              const std::vector<Bits>& absent, const std::vector<TensorRows>& rows) {
-  Operation& first = *batch.front();
-  if (first.request.collective != Collective::AllReduce) {
-    return run_one(path, backend, first, absent.front(), rows);
+              const std::vector<Bits>& absent, const BatchPlan& plan) {
+  const Dispatched first{path, backend, *batch.front(), absent.front()};
+  switch (first.operation.request.collective) {
+    case Collective::AllReduce:
+    case Collective::ReduceScatter: co_await backend.reduce(plan.reductions); break;
+    case Collective::AllGather:
+    case Collective::Broadcast:
+    case Collective::AllToAll: co_await move_all(first, plan.rows); break;
+    default: break;  // a barrier and the like move nothing
   }
-  return all_reduce(path, backend, batch, absent);
 }
 
 }  // namespace kolo::runtime

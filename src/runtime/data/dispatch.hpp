@@ -18,20 +18,26 @@ struct TensorRows {
   std::vector<std::size_t> received{};
 };
 
-/// The first part of a batch: exchanges row counts and has the program allocate outputs, in
-/// functions that may take any time. Collective, as dispatch().
+/// What make_room() leaves for dispatch().
+struct BatchPlan {
+  std::vector<TensorRows> rows{};        ///< of the first operation's tensors
+  std::vector<Reductions> reductions{};  ///< refer to the batch
+};
+
+/// The first part of a batch: exchanges row counts, has the program allocate outputs, in functions
+/// that may take any time, and has the backend allocate what it needs. Collective, as dispatch().
 /// @param absent for each operation, the ranks that find_absent found; an empty set if no rank has
 ///   joined
-/// @param rows those of the first operation's tensors, for dispatch()
-/// @throws AgreedFailure on all ranks if the operation cannot run without the absent ones
+/// @throws AgreedFailure on all ranks if the operation cannot run: without the absent ones, or
+///   since a rank has no memory left
 Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
-               const std::vector<Bits>& absent, std::vector<TensorRows>& rows);
+               const std::vector<Bits>& absent, BatchPlan& plan);
 
-/// The second part: has `backend` move the elements. Collective: one batch at a time, in the same
-/// order on all ranks.
+/// The second part: has `backend` move the elements. Nothing that ranks agree on fails any more.
+/// Collective: one batch at a time, in the same order on all ranks.
 /// @param batch operations that all ranks run together: several only if all are all-reduces
-/// @param rows as make_room() left them
+/// @param plan as make_room() left it
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
-              const std::vector<Bits>& absent, const std::vector<TensorRows>& rows);
+              const std::vector<Bits>& absent, const BatchPlan& plan);
 
 }  // namespace kolo::runtime

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <vector>
 
 #include "base/convert.hpp"
@@ -32,31 +31,42 @@ bool has_fragile_identity(ReduceOp op) {
 
 }  // namespace
 
-Task HostBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
-                             JoinedRanks joined) {
+Task HostBackend::reduce(std::span<const Reductions> reductions) {
+  for (const Reductions& alike : reductions) co_await reduce(alike);
+}
+
+Task HostBackend::reduce(const Reductions& alike) {
+  const Request& request = *alike.request;
   const bool has_codec = path_.choices.compressors.find_codec(request.compression) != nullptr;
-  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum && !has_codec;
-  while (!items.empty()) {
-    const std::size_t length = can_pack ? fused_run(items, path_.config.fusion_bytes) : 1;
+  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum && !has_codec &&
+                        request.collective == Collective::AllReduce;
+  const auto rank = static_cast<std::size_t>(path_.communicator->rank());
+  std::size_t length = 1;
+  for (std::size_t i = 0; i < alike.items.size(); i += length) {
+    const std::span<const ReductionItem> items = std::span(alike.items).subspan(i);
+    if (can_pack) length = fused_run(items, path_.config.fusion_bytes);
     if (length > 1) {
-      co_await all_reduce_packed(request, items.first(length), joined);
-    } else {
-      const auto [type, memory] = items.front();
-      const Buffer buffer{.dtype = type->dtype,
-                          .input = memory->input,
-                          .output = memory->output,
-                          .count = type->count(),
-                          .peer_buffers = memory->peer_buffers,
-                          .kept = {0, type->count()},
-                          .residual = memory->residual};
-      co_await reduce(Collective::AllReduce, request, buffer, joined);
+      co_await reduce_packed(request, items.first(length), alike.joined);
+      continue;
     }
-    items = items.subspan(length);
+    const auto [type, memory] = items.front();
+    Buffer buffer{.dtype = type->dtype,
+                  .input = memory->input,
+                  .output = memory->output,
+                  .count = type->count(),
+                  .peer_buffers = memory->peer_buffers,
+                  .kept = {0, type->count()},
+                  .residual = memory->residual};
+    if (!alike.counts.empty()) {
+      buffer.counts = alike.counts[i];
+      buffer.kept = ops::ranges_of(buffer.counts)[rank];
+    }
+    co_await reduce(request, buffer, alike.joined);
   }
 }
 
-Task HostBackend::all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
-                                    JoinedRanks joined) {
+Task HostBackend::reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                                JoinedRanks joined) {
   std::size_t count = 0;
   for (const ReductionItem& item : items) count += item.type->count();
   const DType dtype = items[0].type->dtype;
@@ -73,31 +83,11 @@ Task HostBackend::all_reduce_packed(const Request& request, std::span<const Redu
                       .output = packed_.data(),
                       .count = count,
                       .kept = {0, count}};
-  co_await reduce(Collective::AllReduce, request, buffer, joined);
+  co_await reduce(request, buffer, joined);
   place = packed_.data();
   for (const ReductionItem& item : items) {
     copy_bytes(item.memory->output, place, item.type->size_bytes());
     place += item.type->size_bytes();
-  }
-}
-
-Task HostBackend::reduce_scatter(const Request& request, std::span<const ReductionItem> items,
-                                 std::span<const std::vector<std::size_t>> counts,
-                                 JoinedRanks joined) {
-  const auto own = static_cast<std::size_t>(path_.communicator->rank());
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const auto [type, memory] = items[i];
-    const auto before = std::span(counts[i]).first(own);
-    const Buffer buffer{
-        .dtype = type->dtype,
-        .input = memory->input,
-        .output = memory->output,
-        .count = type->count(),
-        .peer_buffers = memory->peer_buffers,
-        .counts = counts[i],
-        .kept = {std::accumulate(before.begin(), before.end(), std::size_t{0}), counts[i][own]},
-        .residual = memory->residual};
-    co_await reduce(Collective::ReduceScatter, request, buffer, joined);
   }
 }
 
@@ -126,26 +116,24 @@ CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buff
   return call;
 }
 
-Task HostBackend::reduce(Collective collective, const Request& request, Buffer buffer,
-                         JoinedRanks joined) {
+Task HostBackend::reduce(const Request& request, Buffer buffer, JoinedRanks joined) {
   const compression::Registry& compressors = path_.choices.compressors;
   const Codec* const codec = compressors.find_codec(request.compression);
   if (request.compression_scope == CompressionScope::BetweenNodes) {
     if (path_.nodes && compresses(request, buffer.dtype)) {
       return reduce_between_nodes(request, buffer, joined);
     }
-    return reduce_by_choice(collective, request, buffer, joined, compressors.find("none"));
+    return reduce_by_choice(request, buffer, joined, compressors.find("none"));
   }
   if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
-    return reduce_coded(collective, request, buffer, joined, *codec);
+    return reduce_coded(request, buffer, joined, *codec);
   }
-  return reduce_by_choice(collective, request, buffer, joined,
-                          compressors.find(request.compression));
+  return reduce_by_choice(request, buffer, joined, compressors.find(request.compression));
 }
 
 /// Runs the chosen algorithm.
-Task HostBackend::reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
-                                   JoinedRanks joined, const Compressor& compressor) {
+Task HostBackend::reduce_by_choice(const Request& request, Buffer buffer, JoinedRanks joined,
+                                   const Compressor& compressor) {
   const DType payload = compressor.wire_dtype(buffer.dtype);
   const bool is_compressed = payload != buffer.dtype;
   const bool is_widened = ops::wire_dtype(payload, request.op) != payload;
@@ -154,8 +142,8 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
   // Peers can access neither payloads nor the memory of a joined rank.
   const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
                                 !is_prescaled && joined.count == 0;
-  const Algorithm& algorithm =
-      path_.choose(collective, buffer.count * size_of(payload), request.op, has_peer_buffers);
+  const Algorithm& algorithm = path_.choose(request.collective, buffer.count * size_of(payload),
+                                            request.op, has_peer_buffers);
   const bool compresses_in_transit = is_compressed && algorithm.compresses && !is_prescaled;
   // Converted tensors are reduced in a copy.
   const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_in_transit);
@@ -182,8 +170,8 @@ Task HostBackend::reduce_by_choice(Collective collective, const Request& request
   if (is_copied) co_await from_wire(conversion, call.output, buffer.output, buffer.kept.length);
 }
 
-Task HostBackend::reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
-                               JoinedRanks joined, const Codec& codec) {
+Task HostBackend::reduce_coded(const Request& request, const Buffer& buffer, JoinedRanks joined,
+                               const Codec& codec) {
   const int divisor = divisor_of(request, joined, path_.communicator->size());
   // Sums are float32, whatever the tensor's type.
   const ops::ReductionPlan plan = ops::plan_reduction(DType::Float32, request.op, request.prescale,
@@ -192,8 +180,8 @@ Task HostBackend::reduce_coded(Collective collective, const Request& request, co
   call.dtype = buffer.dtype;
   call.codec = &codec;
   call.residual = buffer.residual;
-  return collective == Collective::AllReduce ? ops::allreduce_coded(call)
-                                             : ops::reduce_scatter_coded(call);
+  return request.collective == Collective::AllReduce ? ops::allreduce_coded(call)
+                                                     : ops::reduce_scatter_coded(call);
 }
 
 bool HostBackend::compresses(const Request& request, DType dtype) const {
@@ -300,9 +288,9 @@ Task HostRunner::run(Operations batch, bool have_some_joined, Communicator& of_w
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
-  std::vector<TensorRows> rows;
-  co_await make_room(path_, backend_, batch, absent, rows);
-  co_await dispatch(path_, backend_, batch, absent, rows);
+  BatchPlan plan;
+  co_await make_room(path_, backend_, batch, absent, plan);
+  co_await dispatch(path_, backend_, batch, absent, plan);
   Operation& first = *batch.front();
   switch (first.request.collective) {
     case Collective::AddProcessSet: first.process_set_number = ++process_sets_; break;

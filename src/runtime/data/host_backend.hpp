@@ -25,11 +25,8 @@ class HostBackend final : public Backend {
  public:
   explicit HostBackend(const DataPath& path) : path_(path) {}
 
-  Task all_reduce(const Request& request, std::span<const ReductionItem> items,
-                  JoinedRanks joined) override;
-  Task reduce_scatter(const Request& request, std::span<const ReductionItem> items,
-                      std::span<const std::vector<std::size_t>> counts,
-                      JoinedRanks joined) override;
+  Task make_room(std::span<const Reductions>) override { co_return; }  // vectors grow
+  Task reduce(std::span<const Reductions> reductions) override;
   Task move(Collective collective, std::span<const Move> moves) override;
   bool may_allocate(const Operation&) override { return true; }
   void await_allocation(const Operation&) override {}
@@ -58,16 +55,17 @@ class HostBackend final : public Backend {
 
   CollectiveCall make_call(const Request& request, const Buffer& buffer,
                            const ops::ReductionPlan& plan, const Compressor* compressor) const;
-  Task reduce(Collective collective, const Request& request, Buffer buffer, JoinedRanks joined);
-  Task reduce_by_choice(Collective collective, const Request& request, Buffer buffer,
-                        JoinedRanks joined, const Compressor& compressor);
-  Task reduce_coded(Collective collective, const Request& request, const Buffer& buffer,
-                    JoinedRanks joined, const Codec& codec);
+  Task reduce(const Reductions& alike);
+  Task reduce(const Request& request, Buffer buffer, JoinedRanks joined);
+  Task reduce_by_choice(const Request& request, Buffer buffer, JoinedRanks joined,
+                        const Compressor& compressor);
+  Task reduce_coded(const Request& request, const Buffer& buffer, JoinedRanks joined,
+                    const Codec& codec);
   /// Whether the request's compression changes tensors of that type.
   bool compresses(const Request& request, DType dtype) const;
   Task reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined);
-  Task all_reduce_packed(const Request& request, std::span<const ReductionItem> items,
-                         JoinedRanks joined);
+  Task reduce_packed(const Request& request, std::span<const ReductionItem> items,
+                     JoinedRanks joined);
   Task to_wire(Conversion conversion, Reduction scale, const std::byte* tensor, std::size_t count);
   Task from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,
                  std::size_t count);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -50,307 +51,291 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
   return on_device;
 }
 
+/// One tensor, or several that are reduced as one. Complex elements are two real ones each: GPUs
+/// only sum complex types.
+struct FusedTensors {
+  DevicePlan plan;
+  DType dtype;
+  std::vector<comm::DeviceRun> tensors{};  // from the inputs to the outputs
+  std::size_t count = 0;                   // elements of all
+  std::vector<std::size_t> counts{};       // reduce-scatter: that each rank keeps
+  ops::Range kept{};                       // by this rank
+  float* residual = nullptr;               // of a codec
+
+  std::size_t staged_bytes() const { return plan.is_staged ? count * size_of(plan.wire) : 0; }
+
+  /// The inputs into a staging buffer, one after another.
+  std::vector<comm::DeviceRun> packed_to(std::byte* buffer) const {
+    std::vector<comm::DeviceRun> runs;
+    for (const comm::DeviceRun& tensor : tensors) {
+      runs.push_back({tensor.from, buffer, tensor.count});
+      buffer += tensor.count * size_of(plan.wire);
+    }
+    return runs;
+  }
+  /// What this rank keeps of a staging buffer.
+  std::vector<comm::DeviceRun> unpacked_from(const std::byte* buffer) const {
+    buffer += kept.begin * size_of(plan.wire);
+    if (!counts.empty()) return {{buffer, tensors.front().to, kept.length}};
+    std::vector<comm::DeviceRun> runs;
+    for (const comm::DeviceRun& tensor : tensors) {
+      runs.push_back({buffer, tensor.to, tensor.count});
+      buffer += tensor.count * size_of(plan.wire);
+    }
+    return runs;
+  }
+};
+
 namespace {
 
-/// Bytes of each piece's payloads.
-std::vector<std::size_t> bytes_of(const comm::DeviceCodec& codec,
-                                  std::span<const ops::Range> pieces) {
-  std::vector<std::size_t> bytes;
-  for (const ops::Range& piece : pieces) bytes.push_back(codec.run_bytes(piece.length));
-  return bytes;
+std::size_t sum_of(std::span<const std::size_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-template <std::size_t kPlaces>
-std::array<std::byte*, kPlaces> places_of(const DevicePath& path,
-                                          const std::array<std::size_t, kPlaces>& sizes) {
-  std::array<std::byte*, kPlaces> places{};
-  path.staging.take(sizes, places);
-  return places;
+/// A reduction in which each rank combines one piece of the elements, cut at multiples of `unit`.
+struct Exchange {
+  Exchange(const DevicePath& device, const FusedTensors& reduced, std::size_t unit)
+      : path(device),
+        fused(reduced),
+        size(static_cast<std::size_t>(path.communicator.size())),
+        rank(static_cast<std::size_t>(path.communicator.rank())),
+        pieces(scatters() ? ops::ranges_of(fused.counts)
+                          : ops::pieces_of(fused.count, path.communicator.size(), unit)) {}
+
+  /// Whether each rank keeps its piece alone.
+  bool scatters() const { return !fused.counts.empty(); }
+  ops::Range own() const { return pieces[rank]; }
+  std::size_t longest() const { return ops::longest_of(pieces); }
+
+  const DevicePath& path;
+  const FusedTensors& fused;
+  const std::size_t size;
+  const std::size_t rank;
+  const std::vector<ops::Range> pieces;
+};
+
+/// Sums on GPUs through a codec. The algorithms, pieces and blocks are those of
+/// ops/allreduce_coded.cpp and ops/reduce_scatter_coded.cpp on the CPU, and so are the bits:
+///
+///   1 contribute  every rank encodes piece p of its input and sends it to rank p, for all p
+///   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
+///   3 gather      rank p encodes the sum and sends it to all ranks; all decode it (all-reduce)
+///
+/// A payload's size is known beforehand, so no rank waits for a GPU. The tensor is not cut into
+/// segments: staging memory holds everything that is sent and received, and the sums of a piece in
+/// float32. There are at least two ranks.
+class CodedExchange : Exchange {
+ public:
+  /// Both outlive it.
+  CodedExchange(const DevicePath& device, const FusedTensors& reduced)
+      : Exchange(device, reduced, reduced.plan.codec->block()) {}
+
+  /// Of the places in staging memory: sent, received, sum, gathered.
+  std::array<std::size_t, 4> places() const {
+    return {sum_of(payloads(input_)), (size - 1) * input_.run_bytes(longest()),
+            longest() * sizeof(float), scatters() ? 0 : sum_of(payloads(result_))};
+  }
+  Task run();
+
+ private:
+  Task contribute(std::byte* sent, std::byte* received);
+  Task gather(std::byte* sum, std::byte* gathered);
+  /// Bytes of each piece's payloads.
+  std::vector<std::size_t> payloads(const comm::DeviceCodec& codec) const {
+    std::vector<std::size_t> bytes;
+    for (const ops::Range& piece : pieces) bytes.push_back(codec.run_bytes(piece.length));
+    return bytes;
+  }
+  const std::byte* input_at(ops::Range piece) const {
+    return fused.tensors.front().from + piece.begin * size_of(fused.dtype);
+  }
+  float* residual_at(ops::Range piece) const {
+    return fused.residual == nullptr ? nullptr : fused.residual + piece.begin;
+  }
+
+  const comm::DeviceCodec input_{*fused.plan.codec};
+  const comm::DeviceCodec result_{*fused.plan.codec, path.communicator.size()};
+};
+
+Task CodedExchange::run() {
+  const auto [sent, received, sum, gathered] = path.staging.take(places());
+  co_await contribute(sent, received);
+  path.gpu.add_coded(*fused.plan.codec,
+                     {.payloads = received,
+                      .ranks = path.communicator.size(),
+                      .own = path.communicator.rank(),
+                      .elements = input_at(own()),
+                      .dtype = fused.dtype,
+                      .count = own().length,
+                      .residual = scatters() ? residual_at(own()) : nullptr},
+                     reinterpret_cast<float*>(sum), path.stream);
+  if (scatters()) {
+    const comm::DeviceRun scaled{sum, fused.tensors.front().to, own().length};
+    path.gpu.convert({&scaled, 1}, {DType::Float32, fused.dtype, fused.plan.after}, path.stream);
+  } else {
+    co_await gather(sum, gathered);
+  }
 }
 
-float* floats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
+/// A rank does not send its own piece.
+Task CodedExchange::contribute(std::byte* sent, std::byte* received) {
+  std::vector<std::size_t> sizes = payloads(input_);
+  std::vector<std::size_t> received_sizes(size, sizes[rank]);
+  sizes[rank] = received_sizes[rank] = 0;
+  std::vector<comm::CodedRun> runs;
+  std::byte* next = sent;
+  for (std::size_t peer = 0; peer < size; next += sizes[peer++]) {
+    if (peer == rank) continue;
+    const ops::Range piece = pieces[peer];
+    runs.push_back({input_at(piece), next, piece.length, residual_at(piece)});
+  }
+  path.gpu.encode(input_, runs, fused.dtype, path.stream);
+  path.traffic.add_sent(sum_of(sizes));
+  path.communicator.all_to_all(sent, sizes, received, received_sizes, DType::UInt8, path.stream);
+  co_await path.communicator;
+}
 
-}  // namespace
-
-Task CodedExchange::all_reduce(base::CodecFormat format, ReductionItem item, double scale) {
-  const DType dtype = item.type->dtype;
-  const std::vector<ops::Range> pieces =
-      ops::pieces_of(item.type->count(), path_.communicator.size(), format.block());
-  const ops::Range own = pieces[rank()];
-  const std::size_t longest = ops::longest_of(pieces);
-  const comm::DeviceCodec input{format};
-  const comm::DeviceCodec result{format, path_.communicator.size()};
-  const std::vector<std::size_t> result_bytes = bytes_of(result, pieces);
-  const std::array sizes{sum_of(bytes_of(input, pieces)), (size() - 1) * input.run_bytes(longest),
-                         longest * sizeof(float), sum_of(result_bytes)};
-  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
-  const auto [sent, received, sum, gathered] = places_of(path_, sizes);
-  const Staging staging{sent, received, floats(sum)};
-  co_await contribute(format, item, pieces, staging);
-  combine(format, item, own, staging, nullptr);
-
+Task CodedExchange::gather(std::byte* sum, std::byte* gathered) {
+  const std::vector<std::size_t> sizes = payloads(result_);
   std::vector<comm::CodedRun> decoded;
   std::byte* own_result = nullptr;
   std::byte* next = gathered;
-  for (std::size_t piece = 0; piece < pieces.size(); next += result_bytes[piece++]) {
-    if (piece == rank()) own_result = next;
-    decoded.push_back({.from = next,
-                       .to = item.memory->output + pieces[piece].begin * size_of(dtype),
-                       .count = pieces[piece].length});
+  for (std::size_t peer = 0; peer < size; next += sizes[peer++]) {
+    if (peer == rank) own_result = next;
+    const auto [begin, length] = pieces[peer];
+    decoded.push_back({next, fused.tensors.front().to + begin * size_of(fused.dtype), length});
   }
-  float* const residual = item.memory->residual;
-  const comm::CodedRun encoded{.from = sum,
-                               .to = own_result,
-                               .count = own.length,
-                               .residual = residual == nullptr ? nullptr : residual + own.begin};
-  path_.gpu.encode(result, {&encoded, 1}, DType::Float32, path_.stream);
-  path_.traffic.add_round(sum_of(result_bytes));
-  path_.communicator.all_gather(own_result, gathered, result_bytes, DType::UInt8, path_.stream);
-  co_await path_.communicator;
-  path_.gpu.decode(result, decoded, dtype, scale, path_.stream);
+  const comm::CodedRun encoded{sum, own_result, own().length, residual_at(own())};
+  path.gpu.encode(result_, {&encoded, 1}, DType::Float32, path.stream);
+  path.traffic.add_round(sum_of(sizes));
+  path.communicator.all_gather(own_result, gathered, sizes, DType::UInt8, path.stream);
+  co_await path.communicator;
+  path.gpu.decode(result_, decoded, fused.dtype, fused.plan.after, path.stream);
 }
-
-Task CodedExchange::reduce_scatter(base::CodecFormat format, ReductionItem item,
-                                   std::span<const std::size_t> counts, double scale) {
-  const std::vector<ops::Range> pieces = ops::ranges_of(counts);
-  const ops::Range own = pieces[rank()];
-  const std::size_t longest = ops::longest_of(pieces);
-  const comm::DeviceCodec input{format};
-  const std::array sizes{sum_of(bytes_of(input, pieces)), (size() - 1) * input.run_bytes(longest),
-                         longest * sizeof(float)};
-  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
-  const auto [sent, received, sum] = places_of(path_, sizes);
-  const Staging staging{sent, received, floats(sum)};
-  co_await contribute(format, item, pieces, staging);
-  float* const residual = item.memory->residual;
-  combine(format, item, own, staging, residual == nullptr ? nullptr : residual + own.begin);
-  const comm::DeviceRun scaled{sum, item.memory->output, own.length};
-  path_.gpu.convert({&scaled, 1}, {DType::Float32, item.type->dtype, scale}, path_.stream);
-}
-
-/// Step 1. A rank does not send its own piece.
-Task CodedExchange::contribute(base::CodecFormat format, ReductionItem item,
-                               std::span<const ops::Range> pieces, Staging staging) {
-  const comm::DeviceCodec codec{format};
-  std::vector<std::size_t> sent = bytes_of(codec, pieces);
-  std::vector<std::size_t> received(size(), sent[rank()]);
-  sent[rank()] = received[rank()] = 0;
-  std::vector<comm::CodedRun> runs;
-  std::byte* next = staging.sent;
-  for (std::size_t peer = 0; peer < size(); next += sent[peer++]) {
-    if (peer == rank()) continue;
-    const ops::Range piece = pieces[peer];
-    runs.push_back({.from = item.memory->input + piece.begin * size_of(item.type->dtype),
-                    .to = next,
-                    .count = piece.length,
-                    .residual = item.memory->residual == nullptr
-                                    ? nullptr
-                                    : item.memory->residual + piece.begin});
-  }
-  path_.gpu.encode(codec, runs, item.type->dtype, path_.stream);
-  path_.traffic.add_sent(sum_of(sent));
-  path_.communicator.all_to_all(staging.sent, sent, staging.received, received, DType::UInt8,
-                                path_.stream);
-  co_await path_.communicator;
-}
-
-/// Step 2.
-void CodedExchange::combine(base::CodecFormat format, ReductionItem item, ops::Range own,
-                            Staging staging, float* residual) {
-  path_.gpu.add_coded(format,
-                      {.payloads = staging.received,
-                       .ranks = path_.communicator.size(),
-                       .own = path_.communicator.rank(),
-                       .elements = item.memory->input + own.begin * size_of(item.type->dtype),
-                       .dtype = item.type->dtype,
-                       .count = own.length,
-                       .residual = residual},
-                      staging.sum, path_.stream);
-}
-
-namespace {
 
 // Keeps the pieces of aligned memory aligned.
 constexpr std::size_t kPieceBytes = 256;
 
-std::vector<std::size_t> lengths_of(const std::vector<ops::Range>& pieces) {
-  std::vector<std::size_t> lengths;
-  for (const ops::Range& piece : pieces) lengths.push_back(piece.length);
-  return lengths;
-}
-
-/// Calls `work(i, range)` for each item i that has elements in `own`, a range of all items'
-/// elements one after another.
-template <class Work>
-void for_each_part(std::span<const ReductionItem> items, ops::Range own, Work work) {
-  std::size_t item_begin = 0;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const std::size_t item_end = item_begin + items[i].type->count();
-    const std::size_t begin = std::max(item_begin, own.begin);
-    const std::size_t end = std::min(item_end, own.begin + own.length);
-    if (begin < end) work(i, ops::Range{begin, end - begin});
-    item_begin = item_end;
-  }
-}
-
-double* numbers(std::byte* memory) { return reinterpret_cast<double*>(memory); }
-
-}  // namespace
-
-Task DeviceExchange::all_reduce(const DevicePlan& plan, std::span<const ReductionItem> items) {
-  const DType dtype = items.front().type->dtype;
-  const bool is_adasum = plan.reduction.op == ReduceOp::Adasum;
-  const std::size_t element = size_of(plan.wire);
-  const std::size_t count = count_of(items);
-  const std::vector<ops::Range> pieces =
-      ops::pieces_of(count, path_.communicator.size(), kPieceBytes / element);
-  const std::vector<std::size_t> counts = lengths_of(pieces);
-  const ops::Range own = pieces[rank()];
-  const std::size_t matrix = is_adasum ? size() * size() * sizeof(double) : 0;
-  const std::size_t parts = comm::dot_product_parts(path_.communicator.size());
-  const std::array sizes{ops::longest_of(pieces) * size() * element,
-                         plan.is_staged ? count * element : 0, items.size() * matrix,
-                         items.size() * matrix / size(), parts * matrix};
-  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
-  const auto [received, packed, matrices, weights, partial] = places_of(path_, sizes);
-
-  const std::byte* input = items.front().memory->input;
-  std::byte* output = items.front().memory->output;
-  if (plan.is_staged) {
-    pack(path_, items, {dtype, plan.wire}, packed);
-    input = output = packed;
-  }
-  co_await contribute(input, counts, plan.wire, received);
-  std::byte* const result = output + own.begin * element;
-  const Piece piece{received, result, own};
-  if (is_adasum) {
-    co_await combine_adasum(plan, items, piece, {matrices, weights, partial});
-  } else {
-    add_up(plan, piece, own, nullptr);
-  }
-  path_.traffic.add_round(count * element);
-  path_.communicator.all_gather(result, output, counts, plan.wire, path_.stream);
-  co_await path_.communicator;
-  if (plan.is_staged) unpack(path_, packed, {plan.wire, dtype}, items);
-}
-
-Task DeviceExchange::reduce_scatter(const DevicePlan& plan, ReductionItem item,
-                                    std::span<const std::size_t> counts) {
-  const auto [type, memory] = item;
-  const std::size_t element = size_of(plan.wire);
-  const ops::Range own = ops::ranges_of(counts)[rank()];
-  const std::size_t longest = std::ranges::max(counts);
-  const std::array sizes{longest * size() * element, plan.is_staged ? type->count() * element : 0,
-                         plan.is_staged ? longest * element : 0};
-  if (!path_.staging.has_room(sizes)) co_await path_.staging.make_room(sizes);
-  const auto [received, packed, scattered] = places_of(path_, sizes);
-  const std::byte* input = memory->input;
-  std::byte* result = memory->output;
-  if (plan.is_staged) {
-    pack(path_, {&item, 1}, {type->dtype, plan.wire}, packed);
-    input = packed;
-    result = scattered;
-  }
-  co_await contribute(input, counts, plan.wire, received);
-  add_up(plan, {received, result, own}, own, nullptr);
-  if (!plan.is_staged) co_return;
-  const comm::DeviceRun out{scattered, memory->output, own.length};
-  path_.gpu.convert({&out, 1}, {plan.wire, type->dtype}, path_.stream);
-}
-
-/// Step 1.
-Task DeviceExchange::contribute(const std::byte* from, std::span<const std::size_t> counts,
-                                DType wire, std::byte* received) {
-  path_.traffic.add_round(sum_of(counts) * size_of(wire));
-  const std::vector<std::size_t> lengths(size(), counts[rank()]);
-  path_.communicator.all_to_all(from, counts, received, lengths, wire, path_.stream);
-  co_await path_.communicator;
-}
-
-/// Step 2 of Adasum.
-Task DeviceExchange::combine_adasum(const DevicePlan& plan, std::span<const ReductionItem> items,
-                                    Piece piece, Products products) {
-  const std::size_t matrix = size() * size();
-  const std::size_t elements = items.size() * matrix;
-  double* const matrices = numbers(products.matrices);
-  double* const weights = numbers(products.weights);
-  path_.gpu.fill(products.matrices, elements, DType::Float64, comm::Scalar{}, path_.stream);
-  for_each_part(items, piece.own, [&](std::size_t i, ops::Range range) {
-    path_.gpu.multiply_all(vectors_of(plan, piece, range), matrices + i * matrix,
-                           numbers(products.partial), path_.stream);
-  });
-  path_.traffic.add_round(2 * elements * sizeof(double));
-  path_.communicator.all_reduce(matrices, matrices, elements, DType::Float64, {}, path_.stream);
-  co_await path_.communicator;
-  path_.gpu.weigh_adasum(matrices, static_cast<int>(items.size()), path_.communicator.size(),
-                         weights, path_.stream);
-  for_each_part(items, piece.own, [&](std::size_t i, ops::Range range) {
-    add_up(plan, piece, range, weights + i * size());
-  });
-}
-
-comm::DeviceVectors DeviceExchange::vectors_of(const DevicePlan& plan, Piece piece,
-                                               ops::Range range) const {
-  return {piece.received + (range.begin - piece.own.begin) * size_of(plan.wire), plan.wire,
-          range.length, piece.own.length, path_.communicator.size()};
-}
-
-void DeviceExchange::add_up(const DevicePlan& plan, Piece piece, ops::Range range,
-                            const double* weights) {
-  const std::size_t offset = (range.begin - piece.own.begin) * size_of(plan.wire);
-  path_.gpu.add_up(vectors_of(plan, piece, range), {plan.before, weights, plan.after},
-                   piece.result + offset, path_.stream);
-}
-
-namespace {
-
-constexpr std::string_view kDirect = "direct";
-
-/// Items of one dtype, with complex elements as two real ones each: GPUs only sum complex types.
-class RealItems {
+/// Reductions on GPUs by direct exchange, as ops/allreduce_direct.cpp does them on the CPU:
+///
+///   1 contribute  every rank sends piece p of its elements to rank p, for all p
+///   2 combine     rank p sums piece p of all ranks, in rank order, in float32 or float64
+///   3 gather      rank p sends the result to all ranks (all-reduce)
+///
+/// One rank combines all inputs of an element, so a sum has the same bits in every run and on any
+/// number of nodes, and the same as in rank order on the CPU. A rank sends 2 (n-1)/n times the
+/// elements, as in a ring. Staging memory holds n times the longest piece, and all elements if they
+/// are packed.
+///
+/// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
+/// computes the dot products of the pieces that it has received, and those of all ranks are summed.
+class DirectExchange : Exchange {
  public:
-  explicit RealItems(std::span<const ReductionItem> items) : items_(items) {
-    if (!is_complex(items.front().type->dtype)) return;
-    types_.reserve(items.size());
-    for (const ReductionItem& item : items) {
-      TensorType& type = types_.emplace_back(*item.type);
-      type.dtype = real_type(type.dtype);
-      type.shape.push_back(2);
-      parts_.push_back({&type, item.memory});
-    }
-    items_ = parts_;
-  }
-  RealItems(const RealItems&) = delete;  // items refer to the types
-  RealItems& operator=(const RealItems&) = delete;
+  /// Both outlive it.
+  DirectExchange(const DevicePath& device, const FusedTensors& reduced)
+      : Exchange(device, reduced, kPieceBytes / size_of(reduced.plan.wire)) {}
 
-  std::span<const ReductionItem> get() const { return items_; }
+  /// Of the places in staging memory: received, packed; Adasum's matrices of dot products, weights,
+  /// partial matrices.
+  std::array<std::size_t, 5> places() const {
+    const std::size_t weights = is_adasum() ? size * sizeof(double) : 0;
+    return {longest() * size * element_, fused.staged_bytes(),
+            fused.tensors.size() * weights * size, fused.tensors.size() * weights,
+            comm::dot_product_parts(path.communicator.size()) * weights * size};
+  }
+  Task run();
 
  private:
-  std::span<const ReductionItem> items_;
-  std::vector<TensorType> types_;
-  std::vector<ReductionItem> parts_;
+  bool is_adasum() const { return plan_.reduction.op == ReduceOp::Adasum; }
+  template <class Work>
+  void for_each_part(Work work) const;
+  comm::DeviceVectors vectors_of(ops::Range range) const;
+  void add_up(ops::Range range, const double* weights);
+  Task combine_adasum(double* products, double* weights, double* partial);
+
+  const DevicePlan& plan_ = fused.plan;
+  const std::size_t element_ = size_of(plan_.wire);
+  std::byte* received_ = nullptr;
+  std::byte* result_ = nullptr;  // of this rank's piece
 };
 
-}  // namespace
-
-DevicePlan DeviceBackend::plan_of(const Request& request, std::span<const ReductionItem> items,
-                                  JoinedRanks joined) const {
-  const DType dtype = items.front().type->dtype;
-  const Compressor& compressor = path_.choices.compressors.find(request.compression);
-  DevicePlan plan = plan_on_device(
-      request,
-      {.dtype = real_type(dtype),
-       .payload = real_type(compressor.wire_dtype(dtype)),
-       .size = divisor_of(request, joined, path_.communicator->size()),
-       .ranks = path_.communicator->size(),
-       .needs_staging = items.size() > 1 || joined.count > 0,
-       .only_adds = path_.config.nccl_algo == "auto",
-       .prefers_direct = path_.choices.algorithms.preferred(request.collective) == kDirect});
-  // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
-  // is for the other ranks' inputs, which this rank combines.
-  if (joined.is_here && !plan.is_direct) plan.before = 1.0;
-  return plan;
+Task DirectExchange::run() {
+  const auto [received, packed, products, weights, partial] = path.staging.take(places());
+  const std::byte* input = fused.tensors.front().from;
+  std::byte* output = fused.tensors.front().to;
+  if (plan_.is_staged) {
+    path.gpu.convert(fused.packed_to(packed), {fused.dtype, plan_.wire}, path.stream);
+    input = output = packed;
+  }
+  received_ = received;
+  result_ = scatters() && !plan_.is_staged ? output : output + own().begin * element_;
+  std::vector<std::size_t> counts;
+  for (const ops::Range& piece : pieces) counts.push_back(piece.length);
+  path.traffic.add_round(fused.count * element_);
+  path.communicator.all_to_all(input, counts, received,
+                               std::vector<std::size_t>(size, own().length), plan_.wire,
+                               path.stream);
+  co_await path.communicator;
+  if (is_adasum()) {
+    co_await combine_adasum(reinterpret_cast<double*>(products), reinterpret_cast<double*>(weights),
+                            reinterpret_cast<double*>(partial));
+  } else {
+    add_up(own(), nullptr);
+  }
+  if (!scatters()) {
+    path.traffic.add_round(fused.count * element_);
+    path.communicator.all_gather(result_, output, counts, plan_.wire, path.stream);
+    co_await path.communicator;
+  }
+  if (!plan_.is_staged) co_return;
+  path.gpu.convert(fused.unpacked_from(packed), {plan_.wire, fused.dtype}, path.stream);
 }
+
+Task DirectExchange::combine_adasum(double* products, double* weights, double* partial) {
+  const std::size_t elements = fused.tensors.size() * size * size;
+  path.gpu.fill(reinterpret_cast<std::byte*>(products), elements, DType::Float64, comm::Scalar{},
+                path.stream);
+  for_each_part([&](std::size_t i, ops::Range range) {
+    path.gpu.multiply_all(vectors_of(range), products + i * size * size, partial, path.stream);
+  });
+  path.traffic.add_round(2 * elements * sizeof(double));
+  path.communicator.all_reduce(products, products, elements, DType::Float64, {}, path.stream);
+  co_await path.communicator;
+  path.gpu.weigh_adasum(products, static_cast<int>(fused.tensors.size()), path.communicator.size(),
+                        weights, path.stream);
+  for_each_part([&](std::size_t i, ops::Range range) { add_up(range, weights + i * size); });
+}
+
+/// Calls `work(i, range)` for each tensor i that has elements in this rank's piece.
+template <class Work>
+void DirectExchange::for_each_part(Work work) const {
+  std::size_t tensor_begin = 0;
+  for (std::size_t i = 0; i < fused.tensors.size(); ++i) {
+    const std::size_t tensor_end = tensor_begin + fused.tensors[i].count;
+    const std::size_t begin = std::max(tensor_begin, own().begin);
+    const std::size_t end = std::min(tensor_end, own().begin + own().length);
+    if (begin < end) work(i, ops::Range{begin, end - begin});
+    tensor_begin = tensor_end;
+  }
+}
+
+comm::DeviceVectors DirectExchange::vectors_of(ops::Range range) const {
+  return {received_ + (range.begin - own().begin) * element_, plan_.wire, range.length,
+          own().length, path.communicator.size()};
+}
+
+void DirectExchange::add_up(ops::Range range, const double* weights) {
+  path.gpu.add_up(vectors_of(range), {plan_.before, weights, plan_.after},
+                  result_ + (range.begin - own().begin) * element_, path.stream);
+}
+
+std::vector<std::size_t> staged_bytes_of(std::span<const FusedTensors> group) {
+  std::vector<std::size_t> bytes;
+  for (const FusedTensors& fused : group) bytes.push_back(fused.staged_bytes());
+  return bytes;
+}
+
+}  // namespace
 
 /// The codec that encodes tensors of `dtype`; null: none.
 const base::CodecFormat* DeviceBackend::format_of(const Request& request, DType dtype) const {
@@ -359,90 +344,112 @@ const base::CodecFormat* DeviceBackend::format_of(const Request& request, DType 
   return codec == nullptr ? nullptr : compression::Registry::format_of(*codec);
 }
 
-/// Sums are float32, whatever the tensor's type.
-double DeviceBackend::coded_scale(const Request& request, JoinedRanks joined) const {
-  const ops::ReductionPlan plan = ops::plan_reduction(
-      DType::Float32, request.op, request.prescale, request.postscale, /*rank_ordered=*/true,
-      divisor_of(request, joined, path_.communicator->size()));
-  return plan.reduction.prescale * plan.reduction.postscale;
-}
-
-Task DeviceBackend::all_reduce(const Request& request, std::span<const ReductionItem> items,
-                               JoinedRanks joined) {
-  std::vector<Reduction> reductions;
-  while (!items.empty()) {
-    if (const auto* const format = format_of(request, items.front().type->dtype)) {
-      co_await coded_exchange_.all_reduce(*format, items.front(), coded_scale(request, joined));
-      items = items.subspan(1);
-      continue;
-    }
-    const std::size_t length =
-        path_.config.fusion ? fused_run(items, path_.config.fusion_bytes) : 1;
-    const RealItems real(items.first(length));
-    const std::span<const ReductionItem> run = real.get();
-    const DevicePlan plan = plan_of(request, items.first(length), joined);
-    if (plan.is_staged) bytes_packed_ += count_of(run) * size_of(plan.wire);
-    if (plan.is_direct) {
-      co_await exchange_.all_reduce(plan, run);
-    } else {
-      reductions.push_back(make_reduction(plan, run, {}));
-    }
-    items = items.subspan(length);
+DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, bool is_packed) const {
+  const auto& [request, joined, items, counts] = reductions;
+  const int divisor = divisor_of(*request, joined, path_.communicator->size());
+  if (const base::CodecFormat* const codec = format_of(*request, dtype)) {
+    // Sums are float32, whatever the tensor's type.
+    const ops::ReductionPlan plan =
+        ops::plan_reduction(DType::Float32, request->op, request->prescale, request->postscale,
+                            /*rank_ordered=*/true, divisor);
+    return {.codec = codec, .after = plan.reduction.prescale * plan.reduction.postscale};
   }
-  co_await reduce(reductions);
+  const Compressor& compressor = path_.choices.compressors.find(request->compression);
+  DevicePlan plan = plan_on_device(
+      *request,
+      {.dtype = real_type(dtype),
+       .payload = real_type(compressor.wire_dtype(dtype)),
+       .size = divisor,
+       .ranks = path_.communicator->size(),
+       .needs_staging = is_packed || joined.count > 0,
+       .only_adds = path_.config.nccl_algo == "auto",
+       .prefers_direct = path_.choices.algorithms.preferred(request->collective) == "direct"});
+  // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
+  // is for the other ranks' inputs, which this rank combines.
+  if (joined.is_here && !plan.is_direct) plan.before = 1.0;
+  return plan;
 }
 
-Task DeviceBackend::reduce_scatter(const Request& request, std::span<const ReductionItem> items,
-                                   std::span<const std::vector<std::size_t>> counts,
-                                   JoinedRanks joined) {
-  std::vector<Reduction> reductions;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const DType dtype = items[i].type->dtype;
-    if (const auto* const format = format_of(request, dtype)) {
-      co_await coded_exchange_.reduce_scatter(*format, items[i], counts[i],
-                                              coded_scale(request, joined));
-      continue;
-    }
-    const DevicePlan plan = plan_of(request, items.subspan(i, 1), joined);
-    std::vector<std::size_t> parts = counts[i];
-    for (std::size_t& count : parts) count *= parts_of(dtype);
-    const RealItems real(items.subspan(i, 1));
-    if (plan.is_staged) bytes_packed_ += count_of(real.get()) * size_of(plan.wire);
-    if (plan.is_direct) {
-      const ReductionItem item = real.get().front();
-      co_await exchange_.reduce_scatter(plan, item, parts);
-    } else {
-      reductions.push_back(make_reduction(plan, real.get(), std::move(parts)));
-    }
-  }
-  co_await reduce(reductions);
-}
-
-DeviceBackend::Reduction DeviceBackend::make_reduction(const DevicePlan& plan,
-                                                       std::span<const ReductionItem> items,
-                                                       std::vector<std::size_t> counts) const {
-  Reduction reduction{.plan = plan, .dtype = items.front().type->dtype, .count = count_of(items)};
-  reduction.kept =
-      counts.empty() ? ops::Range{0, reduction.count}
-                     : ops::ranges_of(counts)[static_cast<std::size_t>(path_.communicator->rank())];
-  reduction.counts = std::move(counts);
+/// Item `first`, with those after it that are fused with it.
+FusedTensors DeviceBackend::fuse(const Reductions& reductions, std::size_t first) const {
+  std::span<const ReductionItem> items = std::span(reductions.items).subspan(first);
+  const DType dtype = items.front().type->dtype;
+  const bool can_pack = path_.config.fusion && reductions.counts.empty() &&
+                        format_of(*reductions.request, dtype) == nullptr;
+  items = items.first(can_pack ? fused_run(items, path_.config.fusion_bytes) : 1);
+  FusedTensors fused{.plan = plan_of(reductions, dtype, items.size() > 1),
+                     .dtype = real_type(dtype),
+                     .residual = items.front().memory->residual};
   for (const auto& [type, memory] : items) {
-    reduction.tensors.push_back({memory->input, memory->output, type->count()});
+    const std::size_t count = type->count() * parts_of(dtype);
+    fused.tensors.push_back({memory->input, memory->output, count});
+    fused.count += count;
   }
-  return reduction;
+  fused.kept = {0, fused.count};
+  if (reductions.counts.empty()) return fused;
+  fused.counts = reductions.counts[first];
+  for (std::size_t& count : fused.counts) count *= parts_of(dtype);
+  fused.kept = ops::ranges_of(fused.counts)[static_cast<std::size_t>(path_.communicator->rank())];
+  return fused;
 }
 
-/// In one group, unless they need more than kMostStaged bytes of staging memory.
-Task DeviceBackend::reduce(const std::vector<Reduction>& reductions) {
-  std::size_t end = 0;
-  for (std::size_t begin = 0; begin < reductions.size(); begin = end) {
-    std::size_t staged = reductions[end++].staged_bytes();
-    for (; end < reductions.size(); ++end) {
-      const std::size_t more = reductions[end].staged_bytes();
-      if (more > 0 && staged + more > kMostStaged) break;
+/// What goes through the communicator is in one group, unless that needs more than kMostStaged
+/// bytes of staging memory.
+std::vector<DeviceBackend::Stage> DeviceBackend::stages_of(
+    std::span<const Reductions> reductions) const {
+  std::vector<Stage> stages;
+  Stage group;
+  std::size_t staged = 0;
+  for (const Reductions& alike : reductions) {
+    for (std::size_t first = 0; first < alike.items.size();) {
+      FusedTensors fused = fuse(alike, first);
+      first += fused.tensors.size();
+      if (fused.plan.codec != nullptr || fused.plan.is_direct) {
+        stages.emplace_back().push_back(std::move(fused));
+        continue;
+      }
+      const std::size_t more = fused.staged_bytes();
+      if (staged > 0 && more > 0 && staged + more > kMostStaged) {
+        stages.push_back(std::exchange(group, {}));
+        staged = 0;
+      }
       staged += more;
+      group.push_back(std::move(fused));
     }
-    co_await reduce_group(std::span(reductions).subspan(begin, end - begin));
+  }
+  if (!group.empty()) stages.push_back(std::move(group));
+  return stages;
+}
+
+std::size_t DeviceBackend::room_for(const Stage& stage) const {
+  const FusedTensors& first = stage.front();
+  if (first.plan.codec != nullptr) {
+    return DeviceStaging::room_for(CodedExchange(device_, first).places());
+  }
+  if (first.plan.is_direct) return DeviceStaging::room_for(DirectExchange(device_, first).places());
+  return DeviceStaging::room_for(staged_bytes_of(stage));
+}
+
+Task DeviceBackend::make_room(std::span<const Reductions> reductions) {
+  std::size_t needed = 0;
+  for (const Stage& stage : stages_of(reductions)) needed = std::max(needed, room_for(stage));
+  if (needed > staging_.room()) co_await staging_.grow(needed);
+}
+
+Task DeviceBackend::reduce(std::span<const Reductions> reductions) {
+  const std::vector<Stage> stages = stages_of(reductions);
+  for (const Stage& stage : stages) {
+    const FusedTensors& first = stage.front();
+    for (const FusedTensors& fused : stage) bytes_packed_ += fused.staged_bytes();
+    if (first.plan.codec != nullptr) {
+      CodedExchange exchange(device_, first);
+      co_await exchange.run();
+    } else if (first.plan.is_direct) {
+      DirectExchange exchange(device_, first);
+      co_await exchange.run();
+    } else {
+      co_await reduce_group(stage);
+    }
   }
 }
 
@@ -451,10 +458,10 @@ namespace {
 /// Conversions to be launched, those of one kind at once.
 class Conversions {
  public:
-  void add(const comm::DeviceConversion& conversion, const comm::DeviceRun& run) {
-    const auto found = std::ranges::find(kinds_, conversion, &Kind::first);
-    if (found != kinds_.end()) return found->second.push_back(run);
-    kinds_.push_back({conversion, {run}});
+  void add(const comm::DeviceConversion& conversion, std::span<const comm::DeviceRun> runs) {
+    auto found = std::ranges::find(kinds_, conversion, &Kind::first);
+    if (found == kinds_.end()) found = kinds_.insert(found, {conversion, {}});
+    found->second.insert(found->second.end(), runs.begin(), runs.end());
   }
   void launch(const DevicePath& path) const {
     for (const auto& [conversion, runs] : kinds_) path.gpu.convert(runs, conversion, path.stream);
@@ -468,30 +475,18 @@ class Conversions {
 }  // namespace
 
 /// Packs everything that is staged, reduces it and the rest in one group, and unpacks.
-Task DeviceBackend::reduce_group(std::span<const Reduction> group) {
-  std::vector<std::size_t> sizes;
-  for (const Reduction& reduction : group) sizes.push_back(reduction.staged_bytes());
-  if (!staging_.has_room(sizes)) co_await staging_.make_room(sizes);
-  std::vector<std::byte*> places(group.size());
-  staging_.take(sizes, places);
-
+Task DeviceBackend::reduce_group(const Stage& group) {
+  const std::vector<std::byte*> places = staging_.take(staged_bytes_of(group));
   Conversions before, after;
   for (std::size_t i = 0; i < group.size(); ++i) {
-    const auto& [plan, dtype, count, kept, counts, tensors] = group[i];
+    const auto& [plan, dtype, tensors, count, counts, kept, residual] = group[i];
     const comm::DeviceConversion to_dtype{plan.wire, dtype, plan.after, plan.divisor};
-    std::byte* place = places[i];
-    if (!plan.is_staged) {
+    if (plan.is_staged) {
+      before.add({dtype, plan.wire, plan.before}, group[i].packed_to(places[i]));
+      after.add(to_dtype, group[i].unpacked_from(places[i]));
+    } else if (plan.changes(dtype)) {
       std::byte* const output = tensors.front().to;
-      if (plan.changes(dtype)) after.add(to_dtype, {output, output, kept.length});
-      continue;
-    }
-    const std::size_t element = size_of(plan.wire);
-    for (const comm::DeviceRun& tensor : tensors) {
-      before.add({dtype, plan.wire, plan.before}, {tensor.from, place, tensor.count});
-      after.add(to_dtype, counts.empty() ? comm::DeviceRun{place, tensor.to, tensor.count}
-                                         : comm::DeviceRun{place + kept.begin * element, tensor.to,
-                                                           kept.length});
-      place += tensor.count * element;
+      after.add(to_dtype, std::array{comm::DeviceRun{output, output, kept.length}});
     }
   }
   before.launch(device_);
@@ -502,18 +497,19 @@ Task DeviceBackend::reduce_group(std::span<const Reduction> group) {
   after.launch(device_);
 }
 
-void DeviceBackend::launch(const Reduction& reduction, std::byte* place) {
-  const auto& [plan, dtype, count, kept, counts, tensors] = reduction;
+void DeviceBackend::launch(const FusedTensors& fused, std::byte* place) {
+  const DevicePlan& plan = fused.plan;
   const std::size_t element = size_of(plan.wire);
-  const std::byte* const input = plan.is_staged ? place : tensors.front().from;
-  std::byte* const output = plan.is_staged ? place + kept.begin * element : tensors.front().to;
-  if (counts.empty()) {
-    device_.traffic.add_round(2 * count * element);
-    device_.communicator.all_reduce(input, output, count, plan.wire, plan.reduction,
+  const std::byte* const input = plan.is_staged ? place : fused.tensors.front().from;
+  std::byte* const output =
+      plan.is_staged ? place + fused.kept.begin * element : fused.tensors.front().to;
+  if (fused.counts.empty()) {
+    device_.traffic.add_round(2 * fused.count * element);
+    device_.communicator.all_reduce(input, output, fused.count, plan.wire, plan.reduction,
                                     device_.stream);
   } else {
-    device_.traffic.add_round(count * element);
-    device_.communicator.reduce_scatter(input, output, counts, plan.wire, plan.reduction,
+    device_.traffic.add_round(fused.count * element);
+    device_.communicator.reduce_scatter(input, output, fused.counts, plan.wire, plan.reduction,
                                         device_.stream);
   }
 }

@@ -14,7 +14,6 @@
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
-#include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 
 namespace kolo::runtime {
@@ -102,29 +101,34 @@ class DeviceStaging {
   /// Both outlive it.
   DeviceStaging(const DataPath& path, comm::Gpu& gpu) : path_(path), gpu_(gpu) {}
 
-  /// Whether there is room for places of these sizes in bytes, which are the same on all ranks.
-  bool has_room(std::span<const std::size_t> sizes) const { return total(sizes) <= bytes_; }
-  /// Collective. Throws AgreedFailure if a rank's GPU has no memory left.
-  Task make_room(std::span<const std::size_t> sizes);
-  /// Sets `places` to memory of these sizes, for which there is room, aligned for any kernel.
-  /// Operations that were launched before may still use the same memory.
-  void take(std::span<const std::size_t> sizes, std::span<std::byte*> places) const;
+  /// Bytes that hold places of these sizes.
+  static std::size_t room_for(std::span<const std::size_t> sizes);
+  /// Bytes that all ranks have.
+  std::size_t room() const { return room_; }
+  /// Collective: makes room for `needed` bytes. Throws AgreedFailure if a rank's GPU has no memory
+  /// left.
+  Task grow(std::size_t needed);
+  /// Memory of these sizes, for which there is room, aligned for any kernel. Operations that were
+  /// launched before may still use the same memory.
+  std::vector<std::byte*> take(std::span<const std::size_t> sizes) const;
+  template <std::size_t kPlaces>
+  std::array<std::byte*, kPlaces> take(const std::array<std::size_t, kPlaces>& sizes) const {
+    std::array<std::byte*, kPlaces> places{};
+    std::ranges::copy(take(std::span<const std::size_t>(sizes)), places.begin());
+    return places;
+  }
 
   /// Owners of memory that larger blocks have replaced; keep them until everything launched so far
   /// has completed.
-  std::vector<std::shared_ptr<void>> take_outgrown() {
-    const auto outgrown = std::exchange(outgrown_, {});
-    return {outgrown.begin(), outgrown.end()};
-  }
+  std::vector<std::shared_ptr<void>> take_outgrown() { return std::exchange(outgrown_, {}); }
 
  private:
-  static std::size_t total(std::span<const std::size_t> sizes);
-
   const DataPath& path_;
   comm::Gpu& gpu_;
   std::shared_ptr<std::byte> block_;
-  std::size_t bytes_ = 0;
-  std::vector<std::shared_ptr<std::byte>> outgrown_;
+  std::size_t bytes_ = 0;  // of the block
+  std::size_t room_ = 0;   // no rank has less
+  std::vector<std::shared_ptr<void>> outgrown_;
 };
 
 /// The one GPU that this rank uses in a process set, with the set's stream; opened on first use.
@@ -180,16 +184,5 @@ struct DevicePath {
   RingTraffic& traffic;
   DeviceStaging& staging;
 };
-
-std::size_t sum_of(std::span<const std::size_t> counts);
-/// Elements of all items.
-std::size_t count_of(std::span<const ReductionItem> items);
-
-/// Converts the inputs of all items into `buffer`, one after another.
-void pack(const DevicePath& path, std::span<const ReductionItem> items,
-          comm::DeviceConversion conversion, std::byte* buffer);
-/// Converts `buffer` into the outputs of all items.
-void unpack(const DevicePath& path, const std::byte* buffer, comm::DeviceConversion conversion,
-            std::span<const ReductionItem> items);
 
 }  // namespace kolo::runtime

@@ -257,27 +257,14 @@ void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) con
               "down on rank 0 only after the last operation of every process set."}};
 }
 
-namespace {
-
-/// Keeps what the GPU uses of a failed operation. Its error belongs to the program's threads.
-std::shared_ptr<Operation> owner_of_memory(const std::shared_ptr<Operation>& failed) {
-  auto owner = std::make_shared<Operation>();
-  owner->request = failed->request;
-  owner->keep_alive = failed->keep_alive;
-  owner->buffers = failed->buffers;
-  return owner;
-}
-
-}  // namespace
-
 Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
   check_launched();  // `prepare` may have failed
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
   if (have_some_joined) co_await find_absent(path_, batch, absent);
   co_await connect(batch.front()->request);
-  std::vector<TensorRows> rows;
-  co_await make_room(path_, *backend_, batch, absent, rows);
+  BatchPlan plan;
+  co_await make_room(path_, *backend_, batch, absent, plan);
   std::optional<Turn> turn;
   if (is_ordered) {
     turn.emplace(order_, is_launching_);
@@ -293,22 +280,15 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
   const std::shared_ptr<CUevent_st> began = timers_.take(gpu);
   gpu.record(began.get(), stream);
-  std::optional<AgreedFailure> failure;
-  try {
-    co_await dispatch(path_, *backend_, batch, absent, rows);
-  } catch (const AgreedFailure& agreed) {  // after a part of the batch has been launched
-    failure = agreed;
-  }
+  co_await dispatch(path_, *backend_, batch, absent, plan);
   const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
   // A set of one rank waits for no peer, and its event would say nothing about other sets.
   if (path_.communicator->size() > 1) order_.set_last_launched(done);
   const auto give_up_at = give_up_time(batch);
-  if (failure) std::ranges::transform(batch, batch.begin(), owner_of_memory);
   launched_.add(
       gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
-  if (failure) throw AgreedFailure(*failure);
 }
 
 /// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives

@@ -107,24 +107,35 @@ TEST_P(DeviceErrorsTest, StagingMemoryTakesWhatIsLeft) {
   });
 }
 
-/// What has been launched before the memory ran out still uses the tensors.
-TEST_P(DeviceErrorsTest, PartOfAFailedGroupPrecedesLaterWork) {
+/// There is room for the whole group before any of it is launched, and failures do not add up.
+TEST_P(DeviceErrorsTest, GroupWithoutRoomLaunchesNothing) {
   Setting setting = setting_with_gpus(size());
   setting.config.algorithm = "allreduce:direct";
   setting.config.fusion = false;
   run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
     GpuProgram program(world);
     Tensors same(program, {512, 512}), growing(program, {512, 100'000});
-    same.write(1.0F);
-    growing.write(1.0F);
+    const int rank = runtime.rank();
+    const auto own = static_cast<float>(rank + 1);
+    same.write(own);
+    growing.write(own);
     const AllreduceOptions options{.op = ReduceOp::Sum, .name = "x", .stream = program.stream()};
     grouped_allreduce(same.in_place(), options);
     FakeGpuHub& hub = *world.hub();
-    const int rank = runtime.rank();
     if (rank == 0) hub.set_capacity(rank, hub.resources(rank).bytes);
+    const int launches = hub.launches(rank);
     EXPECT_THROW(grouped_allreduce(growing.in_place(), options), BackendError);
-    growing.write(3.0F);
-    growing.expect_all(0, 3.0F);
+    const std::size_t bytes = hub.resources(rank).bytes;
+    EXPECT_THROW(grouped_allreduce(growing.in_place(), options), BackendError);
+    EXPECT_EQ(hub.resources(rank).bytes, bytes);
+    EXPECT_EQ(hub.launches(rank), launches);
+    growing.expect_all(0, own);
+    growing.expect_all(1, own + 1);
+    if (rank == 0) hub.set_capacity(rank, std::size_t{1} << 30);
+    grouped_allreduce(growing.in_place(), options);
+    const int sum = size() * (size() + 1) / 2;
+    growing.expect_all(0, static_cast<float>(sum));
+    growing.expect_all(1, static_cast<float>(sum + size()));
   });
 }
 
