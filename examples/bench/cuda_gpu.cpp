@@ -24,7 +24,7 @@ using kolo::comm::CudaStream;
 /// Rank 0's unique id, on all ranks.
 ncclUniqueId invitation(int rank) {
   ncclUniqueId id{};
-  if (rank == 0) KOLO_NCCL_TRY(ncclGetUniqueId(&id));
+  if (rank == 0) KOLO_CUDA_TRY(ncclGetUniqueId(&id));
   MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);
   return id;
 }
@@ -34,7 +34,7 @@ kolo::comm::NcclComm join(int rank, int ranks) {
   ncclComm_t communicator = nullptr;
   const ncclResult_t code = ncclCommInitRank(&communicator, ranks, id, rank);
   kolo::comm::NcclComm owner(communicator);
-  KOLO_NCCL_TRY(code);
+  KOLO_CUDA_TRY(code);
   return owner;
 }
 
@@ -62,18 +62,18 @@ class RawNccl final : public RawCollectives {
     const std::size_t bytes = tensor.count * kolo::size_of(dtype);
     switch (operation) {
       case Operation::AllReduce:
-        KOLO_NCCL_TRY(ncclAllReduce(tensor.input, tensor.output, tensor.count,
+        KOLO_CUDA_TRY(ncclAllReduce(tensor.input, tensor.output, tensor.count,
                                     kolo::comm::nccl_type(dtype), ncclSum, all, stream_));
         break;
       case Operation::ReduceScatter:
-        KOLO_NCCL_TRY(ncclReduceScatter(tensor.input, tensor.output, tensor.count,
+        KOLO_CUDA_TRY(ncclReduceScatter(tensor.input, tensor.output, tensor.count,
                                         kolo::comm::nccl_type(dtype), ncclSum, all, stream_));
         break;
       case Operation::AllGather:
-        KOLO_NCCL_TRY(ncclAllGather(tensor.input, tensor.output, bytes, ncclUint8, all, stream_));
+        KOLO_CUDA_TRY(ncclAllGather(tensor.input, tensor.output, bytes, ncclUint8, all, stream_));
         break;
       case Operation::Broadcast:
-        KOLO_NCCL_TRY(
+        KOLO_CUDA_TRY(
             ncclBroadcast(tensor.output, tensor.output, bytes, ncclUint8, kRoot, all, stream_));
         break;
       case Operation::AllToAll: exchange(tensor, bytes); break;
@@ -85,9 +85,9 @@ class RawNccl final : public RawCollectives {
     kolo::comm::NcclGroup group;
     for (int peer = 0; peer < ranks_; ++peer) {
       const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-      KOLO_NCCL_TRY(
+      KOLO_CUDA_TRY(
           ncclSend(tensor.input + offset, bytes, ncclUint8, peer, communicator_.get(), stream_));
-      KOLO_NCCL_TRY(
+      KOLO_CUDA_TRY(
           ncclRecv(tensor.output + offset, bytes, ncclUint8, peer, communicator_.get(), stream_));
     }
     group.end();
@@ -145,7 +145,7 @@ class CudaGpu final : public Gpu {
     KOLO_CUDA_TRY(cudaGetDeviceProperties(&properties, gpu_->index()));
     KOLO_CUDA_TRY(cudaDriverGetVersion(&driver));
     KOLO_CUDA_TRY(cudaRuntimeGetVersion(&runtime));
-    KOLO_NCCL_TRY(ncclGetVersion(&nccl));
+    KOLO_CUDA_TRY(ncclGetVersion(&nccl));
     const char* const algorithms = std::getenv("NCCL_ALGO");
     return {.name = properties.name,
             .driver = kernel_driver() + " (CUDA " + cuda_number(driver) + ')',

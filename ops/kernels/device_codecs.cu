@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "comm/gpu/cuda.hpp"
-#include "comm/gpu/device_kernels.hpp"
+#include "comm/gpu/cuda_gpu.hpp"
 #include "ops/kernels/coded_tiles.cuh"
+#include "ops/kernels/launch.cuh"
 
 namespace kolo::ops {
 namespace {
@@ -45,15 +45,12 @@ __global__ void __launch_bounds__(kCodecThreads)
   }
 }
 
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), std::uint64_t tiles, std::uint64_t blocks,
-            comm::DeviceStream stream, Arguments... arguments) {
+template <class Kernel, class... Arguments>
+void launch_tiles(Kernel* kernel, std::uint64_t tiles, std::uint64_t blocks,
+                  comm::DeviceStream stream, const Arguments&... arguments) {
   if (tiles == 0) return;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, blocks)));
-  config.blockDim = dim3(kCodecThreads);
-  config.stream = stream;
-  KOLO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, arguments...));
+  const dim3 grid(static_cast<unsigned>(std::min(tiles, blocks)));
+  launch(kernel, grid, kCodecThreads, stream, arguments...);
 }
 
 }  // namespace
@@ -61,36 +58,41 @@ void launch(void (*kernel)(Parameters...), std::uint64_t tiles, std::uint64_t bl
 
 namespace kolo {
 
-void comm::launch_encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
-                         std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
+                           DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_encoding(runs, from);
   while (!runs.empty()) {
     const ops::CodedTable table = ops::take_coded_runs(runs, codec.format);
     ops::visit_kind(codec.format.kind, [&](auto kind) {
-      ops::launch(ops::encode_kernel<kind()>, table.tiles(), blocks, stream, table, codec, from);
+      ops::launch_tiles(ops::encode_kernel<kind()>, table.tiles(), blocks_, stream, table, codec,
+                        from);
     });
   }
 }
 
-void comm::launch_decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
-                         double factor, std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
+                           double factor, DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_decoding(runs, to);
   while (!runs.empty()) {
     const ops::CodedTable table = ops::take_coded_runs(runs, codec.format);
     ops::visit_kind(codec.format.kind, [&](auto kind) {
-      ops::launch(ops::decode_kernel<kind()>, table.tiles(), blocks, stream, table, codec, to,
-                  static_cast<float>(factor));
+      ops::launch_tiles(ops::decode_kernel<kind()>, table.tiles(), blocks_, stream, table, codec,
+                        to, static_cast<float>(factor));
     });
   }
 }
 
-void comm::launch_add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
-                            std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::add_coded(const base::CodecFormat& format, const CodedInputs& inputs,
+                              float* sum, DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_coded_inputs(inputs);
   const std::uint64_t length = ops::tile_elements(format);
   const std::uint64_t tiles = (inputs.count + length - 1) / length;
   ops::visit_kind(format.kind, [&](auto kind) {
-    ops::launch(ops::add_coded_kernel<kind()>, tiles, blocks, stream, format, inputs, tiles, sum);
+    ops::launch_tiles(ops::add_coded_kernel<kind()>, tiles, blocks_, stream, format, inputs, tiles,
+                      sum);
   });
 }
 

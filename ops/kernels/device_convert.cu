@@ -1,9 +1,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "comm/gpu/cuda.hpp"
-#include "comm/gpu/device_kernels.hpp"
+#include "comm/gpu/cuda_gpu.hpp"
 #include "ops/kernels/device_convert.cuh"
+#include "ops/kernels/launch.cuh"
 
 namespace kolo::ops {
 namespace {
@@ -15,12 +15,9 @@ __global__ void __launch_bounds__(kConvertThreads)
 }
 
 template <class Convert>
-void launch(const ConvertTable& table, Convert convert, comm::DeviceStream stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(table.blocks()));
-  config.blockDim = dim3(kConvertThreads);
-  config.stream = stream;
-  KOLO_CUDA_TRY(cudaLaunchKernelEx(&config, convert_kernel<Convert>, table, convert));
+void launch_table(const ConvertTable& table, Convert convert, comm::DeviceStream stream) {
+  launch(convert_kernel<Convert>, dim3(static_cast<unsigned>(table.blocks())), kConvertThreads,
+         stream, table, convert);
 }
 
 }  // namespace
@@ -28,26 +25,29 @@ void launch(const ConvertTable& table, Convert convert, comm::DeviceStream strea
 
 namespace kolo {
 
-void comm::launch_convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
-                          std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
+                            DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_conversion(runs, conversion);
   while (!runs.empty()) {
-    const ops::ConvertTable table = ops::take_runs(runs, blocks);
+    const ops::ConvertTable table = ops::take_runs(runs, blocks_);
     if (table.runs == 0) continue;
-    ops::visit_conversion(conversion, [&](auto convert) { ops::launch(table, convert, stream); });
+    ops::visit_conversion(conversion,
+                          [&](auto convert) { ops::launch_table(table, convert, stream); });
   }
 }
 
-void comm::launch_fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
-                       std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
+                         DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   const DeviceRun run{to, to, count};
   std::span<const DeviceRun> runs(&run, 1);
   ops::check_conversion(runs, {.from = dtype, .to = dtype});
-  const ops::ConvertTable table = ops::take_runs(runs, blocks);
+  const ops::ConvertTable table = ops::take_runs(runs, blocks_);
   if (table.runs == 0) return;
   ops::visit_size(size_of(dtype), [&]<class Element>(Element value) {
     std::memcpy(&value, element.data(), sizeof(value));
-    ops::launch(table, ops::Fill<Element>{value}, stream);
+    ops::launch_table(table, ops::Fill<Element>{value}, stream);
   });
 }
 

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "comm/gpu/cuda.hpp"
-#include "comm/gpu/device_kernels.hpp"
+#include "comm/gpu/cuda_gpu.hpp"
 #include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
 #include "ops/kernels/dot_products.cuh"
+#include "ops/kernels/launch.cuh"
 #include "ops/kernels/vector_sum.cuh"
 
 namespace kolo::ops {
@@ -55,29 +55,20 @@ __global__ void weigh_kernel(const double* products, int matrices, int vectors, 
   AdasumWeights(products + offset * vectors, vectors, weights + offset).compute();
 }
 
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, std::uint32_t threads,
-            comm::DeviceStream stream, Arguments... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = dim3(threads);
-  config.stream = stream;
-  KOLO_CUDA_TRY(cudaLaunchKernelEx(&config, kernel, arguments...));
-}
-
 }  // namespace
 }  // namespace kolo::ops
 
 namespace kolo {
 
-void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
-                         std::uint64_t blocks, DeviceStream stream) {
+void comm::CudaGpu::add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+                           DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_vectors("sum", vectors);
   if (vectors.count == 0) return;
   ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
     constexpr std::uint64_t kElementsPerBlock = ops::kVectorThreads * ops::kWidthOf<T>;
     const std::uint64_t needed = (typed.count + kElementsPerBlock - 1) / kElementsPerBlock;
-    const dim3 grid(static_cast<std::uint32_t>(std::min(needed, blocks)));
+    const dim3 grid(static_cast<std::uint32_t>(std::min(needed, blocks_)));
     ops::visit_sum<T>(weights, [&]<class Sum>(Sum) {
       ops::launch(ops::add_up_kernel<Sum, T>, grid, ops::kVectorThreads, stream, typed, weights,
                   reinterpret_cast<T*>(to));
@@ -85,8 +76,9 @@ void comm::launch_add_up(const DeviceVectors& vectors, DeviceWeights weights, st
   });
 }
 
-void comm::launch_multiply_all(const DeviceVectors& vectors, double* products, double* partial,
-                               DeviceStream stream) {
+void comm::CudaGpu::multiply_all(const DeviceVectors& vectors, double* products, double* partial,
+                                 DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   ops::check_vectors("dot products", vectors);
   ops::visit_vectors(vectors, [&]<class T>(const ops::VectorsOf<T>& typed) {
     const std::uint64_t parts = dot_product_parts(vectors.vectors);
@@ -98,8 +90,9 @@ void comm::launch_multiply_all(const DeviceVectors& vectors, double* products, d
   });
 }
 
-void comm::launch_weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                               DeviceStream stream) {
+void comm::CudaGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
+                                 DeviceStream stream) {
+  const CudaDeviceGuard guard(index_);
   constexpr std::uint32_t kThreads = 32;
   const auto blocks = (static_cast<std::uint32_t>(matrices) + kThreads - 1) / kThreads;
   ops::launch(ops::weigh_kernel, dim3(blocks), kThreads, stream, products, matrices, vectors,

@@ -249,8 +249,8 @@ TEST(CudaCheckTest, ErrorsCarryTheCallAndTheText) {
               std::string::npos)
         << error.what();
   }
-  EXPECT_NO_THROW(KOLO_NCCL_TRY(ncclInProgress));
-  EXPECT_THROW(KOLO_NCCL_TRY(ncclInvalidUsage), BackendError);
+  EXPECT_NO_THROW(KOLO_CUDA_TRY(ncclInProgress));
+  EXPECT_THROW(KOLO_CUDA_TRY(ncclInvalidUsage), BackendError);
 }
 
 /// Also after an error: an open group would swallow all later calls.

@@ -18,9 +18,26 @@ std::string describe(ncclResult_t code, const char* call) {
          ncclGetErrorString(code) + ". " + ncclGetLastError(nullptr);
 }
 
-void throw_device_error(const std::string& text) { throw BackendError(text); }
+void check(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  forget_cuda_error();
+  throw BackendError(describe(code, call));
+}
 
-void log_device_error(const std::string& text) noexcept { KOLO_LOG(Error) << text; }
+void check(ncclResult_t code, const char* call) {
+  if (code != ncclSuccess && code != ncclInProgress) throw BackendError(describe(code, call));
+}
+
+void check_nothrow(cudaError_t code, const char* call) noexcept {
+  if (code == cudaSuccess || code == cudaErrorCudartUnloading) return;
+  forget_cuda_error();
+  KOLO_LOG(Error) << describe(code, call);
+}
+
+void check_nothrow(ncclResult_t code, const char* call) noexcept {
+  if (code == ncclSuccess || code == ncclInProgress) return;
+  KOLO_LOG(Error) << describe(code, call);
+}
 
 namespace {
 

@@ -3,10 +3,12 @@
 #include <exception>
 #include <string>
 
+#include <nvtx3/nvToolsExt.h>
+
+#include "base/log.hpp"
 #include "comm/gpu/cuda.hpp"
-#include "comm/gpu/device_kernels.hpp"
 #include "comm/gpu/gpu.hpp"
-#include "comm/gpu/nvtx_range.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -27,7 +29,7 @@ auto share(Owner owner, int device) {
           const CudaDeviceGuard guard(device);
           release(last);
         } catch (const std::exception& error) {
-          log_device_error(error.what());
+          KOLO_LOG(Error) << error.what();
         }
       });
 }
@@ -77,7 +79,7 @@ std::shared_ptr<std::byte> CudaGpu::allocate(std::size_t bytes) {
   }
   if (code != cudaSuccess) {
     forget_cuda_error();
-    throw_device_error("allocate " + std::to_string(bytes) + " bytes on GPU " +
+    throw BackendError("allocate " + std::to_string(bytes) + " bytes on GPU " +
                        std::to_string(index_) + ": " + describe(code, "cudaMalloc"));
   }
   return share(CudaMemory(static_cast<std::byte*>(memory)), index_);
@@ -124,54 +126,31 @@ double CudaGpu::seconds_between(DeviceEvent first, DeviceEvent last) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-std::shared_ptr<void> CudaGpu::mark(const std::string& name) { return begin_nvtx_range(name); }
+namespace {
 
-void CudaGpu::convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
-                      DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_convert(runs, conversion, blocks_, stream);
-}
+struct NvtxRange {
+  NvtxRange(nvtxDomainHandle_t where, const std::string& name) : domain(where) {
+    nvtxEventAttributes_t attributes{};
+    attributes.version = NVTX_VERSION;
+    attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    attributes.message.ascii = name.c_str();
+    id = nvtxDomainRangeStartEx(domain, &attributes);
+  }
+  NvtxRange(const NvtxRange&) = delete;  // it ends once
+  NvtxRange& operator=(const NvtxRange&) = delete;
+  ~NvtxRange() { nvtxDomainRangeEnd(domain, id); }
 
-void CudaGpu::fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
-                   DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_fill(to, count, dtype, element, blocks_, stream);
-}
+  nvtxDomainHandle_t domain;
+  nvtxRangeId_t id;
+};
 
-void CudaGpu::add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
-                     DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_add_up(vectors, weights, to, blocks_, stream);
-}
+}  // namespace
 
-void CudaGpu::multiply_all(const DeviceVectors& vectors, double* products, double* partial,
-                           DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_multiply_all(vectors, products, partial, stream);
-}
-
-void CudaGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                           DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_weigh_adasum(products, matrices, vectors, weights, stream);
-}
-
-void CudaGpu::encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
-                     DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_encode(codec, runs, from, blocks_, stream);
-}
-
-void CudaGpu::decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to,
-                     double factor, DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_decode(codec, runs, to, factor, blocks_, stream);
-}
-
-void CudaGpu::add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
-                        DeviceStream stream) {
-  const CudaDeviceGuard guard(index_);
-  launch_add_coded(format, inputs, sum, blocks_, stream);
+std::shared_ptr<void> CudaGpu::mark(const std::string& name) {
+  // There is no domain without a profiler.
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("kolo");
+  return domain == nullptr ? nullptr : std::make_shared<NvtxRange>(domain, name);
 }
 
 }  // namespace kolo::comm

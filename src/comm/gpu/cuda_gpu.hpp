@@ -27,6 +27,8 @@ class CudaGpu final : public Gpu {
   bool has_passed(DeviceEvent event) override;
   double seconds_between(DeviceEvent first, DeviceEvent last) override;
   std::shared_ptr<void> mark(const std::string& name) override;
+
+  // In ops/kernels, beside their kernels: this level must not include them.
   void convert(std::span<const DeviceRun> runs, DeviceConversion conversion,
                DeviceStream stream) override;
   void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
@@ -47,7 +49,7 @@ class CudaGpu final : public Gpu {
  private:
   int index_;
   std::uint64_t id_;
-  std::uint64_t blocks_;  // of a launch
+  std::uint64_t blocks_;  // of a launch, at most
 };
 
 }  // namespace kolo::comm

@@ -71,15 +71,13 @@ NcclOperation::NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t 
     : op_(nccl_op(reduction, dtype)) {
   if (reduction.factor == 1.0) return;
   Scalar factor = scalar_of(dtype, reduction.factor);
-  KOLO_NCCL_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
+  KOLO_CUDA_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
                                          ncclScalarHostImmediate, communicator));
   communicator_ = communicator;
 }
 
 NcclOperation::~NcclOperation() {
-  if (communicator_ == nullptr) return;
-  const ncclResult_t code = ncclRedOpDestroy(op_, communicator_);
-  if (code != ncclSuccess) log_device_error(describe(code, "ncclRedOpDestroy"));
+  if (communicator_ != nullptr) KOLO_CUDA_TRY_NOTHROW(ncclRedOpDestroy(op_, communicator_));
 }
 
 namespace {
@@ -93,7 +91,7 @@ struct Invitation {
 Invitation invite() {
   Invitation invitation;
   try {
-    KOLO_NCCL_TRY(ncclGetUniqueId(&invitation.id));
+    KOLO_CUDA_TRY(ncclGetUniqueId(&invitation.id));
   } catch (const BackendError& error) {
     std::string(error.what()).copy(invitation.failure.data(), invitation.failure.size() - 1);
   }
@@ -137,16 +135,27 @@ void abort_elsewhere(NcclComm communicator, int device) noexcept {
         const CudaDeviceGuard guard(device);  // without it NCCL would open GPU 0
         aborted.reset();
       } catch (const std::exception& error) {
-        log_device_error(error.what());
+        KOLO_LOG(Error) << error.what();
       }
     }).detach();
   } catch (const std::exception& error) {
-    log_device_error(error.what());
+    KOLO_LOG(Error) << error.what();
   }
 }
 
 bool are_equal(std::span<const std::size_t> counts) {
   return std::ranges::all_of(counts, [&](std::size_t count) { return count == counts[0]; });
+}
+
+/// For counts that differ: calls `call(root, begin)` in one group for each rank that has elements.
+template <class Call>
+void for_each_root(std::span<const std::size_t> counts, Call call) {
+  NcclGroup group;
+  std::size_t begin = 0;
+  for (std::size_t root = 0; root < counts.size(); begin += counts[root++]) {
+    if (counts[root] > 0) call(root, begin);
+  }
+  group.end();
 }
 
 /// Advances an untyped pointer by `count` elements.
@@ -182,7 +191,7 @@ NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUni
   }
   const std::string text = describe(code, "ncclCommInitRankConfig");
   NcclComm(communicator).reset();  // on this device
-  throw_device_error(text);
+  throw BackendError(text);
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -190,14 +199,14 @@ NcclCommunicator::~NcclCommunicator() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   try {
     const CudaDeviceGuard guard(device_);
-    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommFinalize(communicator_.get()));
+    if (reason_.empty()) KOLO_CUDA_TRY(ncclCommFinalize(communicator_.get()));
     while (reason_.empty() && !ready()) {
       if (deadline.has_passed()) reason_ = "the others have not finalized it";
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    if (reason_.empty()) KOLO_NCCL_TRY(ncclCommDestroy(communicator_.release()));
+    if (reason_.empty()) KOLO_CUDA_TRY(ncclCommDestroy(communicator_.release()));
   } catch (const std::exception& error) {
-    log_device_error(error.what());
+    KOLO_LOG(Error) << error.what();
   }
   abort_elsewhere(std::move(communicator_), device_);
 }
@@ -205,7 +214,7 @@ NcclCommunicator::~NcclCommunicator() {
 bool NcclCommunicator::ready() {
   require_alive();
   ncclResult_t state = ncclSuccess;
-  KOLO_NCCL_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
+  KOLO_CUDA_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
   if (state == ncclInProgress) return false;
   if (state != ncclSuccess) fail(describe(state, "NCCL"));
   return true;
@@ -228,7 +237,7 @@ void NcclCommunicator::all_reduce(const void* input, void* output, std::size_t c
     const ncclDataType_t type = nccl_type(dtype);
     const NcclOperation operation(reduction, dtype, communicator);
     if (count == 0) return;
-    KOLO_NCCL_TRY(ncclAllReduce(input, output, count, type, operation.get(), communicator, stream));
+    KOLO_CUDA_TRY(ncclAllReduce(input, output, count, type, operation.get(), communicator, stream));
   });
 }
 
@@ -241,21 +250,15 @@ void NcclCommunicator::reduce_scatter(const void* input, void* output,
     const NcclOperation operation(reduction, dtype, communicator);
     if (are_equal(counts)) {
       if (counts[0] == 0) return;
-      KOLO_NCCL_TRY(
+      KOLO_CUDA_TRY(
           ncclReduceScatter(input, output, counts[0], type, operation.get(), communicator, stream));
       return;
     }
-    NcclGroup group;
-    std::size_t begin = 0;
-    for (int root = 0; root < size_; ++root) {
-      const std::size_t count = counts[static_cast<std::size_t>(root)];
-      const void* const from = move_on(input, begin, dtype);
-      begin += count;
-      if (count == 0) continue;
-      KOLO_NCCL_TRY(ncclReduce(from, root == rank_ ? output : nullptr, count, type, operation.get(),
-                               root, communicator, stream));
-    }
-    group.end();
+    for_each_root(counts, [&](std::size_t rank, std::size_t begin) {
+      const int root = static_cast<int>(rank);
+      KOLO_CUDA_TRY(ncclReduce(move_on(input, begin, dtype), root == rank_ ? output : nullptr,
+                               counts[rank], type, operation.get(), root, communicator, stream));
+    });
   });
 }
 
@@ -266,21 +269,16 @@ void NcclCommunicator::all_gather(const void* input, void* output,
   launch([&](ncclComm_t communicator) {
     if (are_equal(counts)) {
       if (counts[0] == 0) return;
-      KOLO_NCCL_TRY(
+      KOLO_CUDA_TRY(
           ncclAllGather(input, output, counts[0] * size_of(dtype), kByte, communicator, stream));
       return;
     }
-    NcclGroup group;
-    std::size_t begin = 0;
-    for (int root = 0; root < size_; ++root) {
-      const std::size_t count = counts[static_cast<std::size_t>(root)];
+    for_each_root(counts, [&](std::size_t rank, std::size_t begin) {
+      const int root = static_cast<int>(rank);
       void* const to = move_on(output, begin, dtype);
-      begin += count;
-      if (count == 0) continue;
-      KOLO_NCCL_TRY(ncclBroadcast(root == rank_ ? input : to, to, count * size_of(dtype), kByte,
-                                  root, communicator, stream));
-    }
-    group.end();
+      KOLO_CUDA_TRY(ncclBroadcast(root == rank_ ? input : to, to, counts[rank] * size_of(dtype),
+                                  kByte, root, communicator, stream));
+    });
   });
 }
 
@@ -288,7 +286,7 @@ void NcclCommunicator::broadcast(void* buffer, std::size_t count, DType dtype, i
                                  DeviceStream stream) {
   launch([&](ncclComm_t communicator) {
     if (count == 0) return;
-    KOLO_NCCL_TRY(
+    KOLO_CUDA_TRY(
         ncclBroadcast(buffer, buffer, count * size_of(dtype), kByte, root, communicator, stream));
   });
 }
@@ -305,11 +303,11 @@ void NcclCommunicator::all_to_all(const void* input, std::span<const std::size_t
     for (std::size_t peer = 0; peer < sent.size(); ++peer) {
       const int rank = static_cast<int>(peer);
       if (sent[peer] > 0) {
-        KOLO_NCCL_TRY(
+        KOLO_CUDA_TRY(
             ncclSend(from, sent[peer] * size_of(dtype), kByte, rank, communicator, stream));
       }
       if (received[peer] > 0) {
-        KOLO_NCCL_TRY(
+        KOLO_CUDA_TRY(
             ncclRecv(to, received[peer] * size_of(dtype), kByte, rank, communicator, stream));
       }
       from = move_on(from, sent[peer], dtype);
@@ -337,7 +335,7 @@ void NcclCommunicator::abort(const std::string& reason) noexcept {
     const CudaDeviceGuard guard(device_);  // NCCL would use, and so open, GPU 0
     communicator_.reset();
   } catch (const std::exception& error) {
-    log_device_error(error.what());
+    KOLO_LOG(Error) << error.what();
   }
 }
 

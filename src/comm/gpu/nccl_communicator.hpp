@@ -18,10 +18,7 @@ namespace kolo::comm {
 
 struct NcclCommDeleter {
   void operator()(ncclComm_t communicator) const noexcept {
-    const ncclResult_t code = ncclCommAbort(communicator);
-    if (code != ncclSuccess && code != ncclInProgress) {
-      log_device_error(describe(code, "ncclCommAbort"));
-    }
+    KOLO_CUDA_TRY_NOTHROW(ncclCommAbort(communicator));
   }
 };
 
@@ -33,7 +30,7 @@ using NcclComm = std::unique_ptr<std::remove_pointer_t<ncclComm_t>, NcclCommDele
 /// otherwise this thread's next calls would be part of it.
 class NcclGroup {
  public:
-  NcclGroup() { KOLO_NCCL_TRY(ncclGroupStart()); }
+  NcclGroup() { KOLO_CUDA_TRY(ncclGroupStart()); }
   NcclGroup(const NcclGroup&) = delete;  // it ends once
   NcclGroup& operator=(const NcclGroup&) = delete;
   ~NcclGroup() {
@@ -42,7 +39,7 @@ class NcclGroup {
 
   void end() {
     has_ended_ = true;
-    KOLO_NCCL_TRY(ncclGroupEnd());
+    KOLO_CUDA_TRY(ncclGroupEnd());
   }
 
  private:
