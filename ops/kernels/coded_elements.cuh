@@ -1,4 +1,4 @@
-// Access to elements and payloads for the kernels of device_codecs.cu.
+// Access to elements and payloads for the kernels of device_codecs.cu, and their threads.
 #pragma once
 
 #include <bit>
@@ -11,6 +11,25 @@
 #include "ops/kernels/device_elements.cuh"
 
 namespace kolo::ops {
+
+// A Team is the threads of a GPU block. each(work) calls `work(thread)` for all of them, and
+// returns when all calls have returned: on a GPU, after a barrier. add(counter, n) lets several
+// threads add to one counter.
+
+/// Calls `work(i)` for all `i` below `count`, neighbouring ones on neighbouring threads.
+template <class Team, class Work>
+__host__ __device__ void for_each(const Team& team, std::uint32_t count, const Work& work) {
+  team.each([&](std::uint32_t thread) {
+    for (std::uint32_t i = thread; i < count; i += kCodecThreads) work(i);
+  });
+}
+
+template <class Team, class Work>
+__host__ __device__ void on_one_thread(const Team& team, const Work& work) {
+  team.each([&](std::uint32_t thread) {
+    if (thread == 0) work();
+  });
+}
 
 /// Element `i` of a floating type. All threads take the same branch. A kernel per type would mean
 /// four times as many kernels, none of them faster, as they wait for memory.

@@ -4,9 +4,8 @@
 #include "comm/gpu/cuda_gpu.hpp"
 #include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
-#include "ops/kernels/dot_products.cuh"
+#include "ops/kernels/device_vectors.cuh"
 #include "ops/kernels/launch.cuh"
-#include "ops/kernels/vector_sum.cuh"
 
 namespace kolo::ops {
 namespace {

@@ -1,8 +1,5 @@
 // How the threads of one GPU block encode, decode and add up the small blocks of int8 and one_bit.
 // Nothing here needs a GPU: the test runs the same code on the CPU.
-//
-// A Team is the threads of a GPU block. each(work) calls `work(thread)` for all of them, and
-// returns when all calls have returned: on a GPU, after a barrier.
 #pragma once
 
 #include <bit>
@@ -145,28 +142,24 @@ __host__ __device__ float small_element(const std::byte* payload, std::uint32_t 
 template <base::CodecKind kKind, class Team>
 __host__ __device__ void decode_small(const Team& team, const TileOutput& output,
                                       const std::byte* payloads, std::uint64_t stride) {
-  team.each([&](std::uint32_t thread) {
-    for (std::uint32_t i = thread; i < output.count; i += kCodecThreads) {
-      output.put(i, small_element<kKind>(payloads + i / kBlock * stride, i % kBlock));
-    }
+  for_each(team, output.count, [&](std::uint32_t i) {
+    output.put(i, small_element<kKind>(payloads + i / kBlock * stride, i % kBlock));
   });
 }
 
 template <base::CodecKind kKind, class Team>
 __host__ __device__ void add_small(const Team& team, const TileSum& tile, std::uint64_t stride) {
-  team.each([&](std::uint32_t thread) {
-    for (std::uint32_t i = thread; i < tile.part.count; i += kCodecThreads) {
-      float sum = 0;
-      for (int rank = 0; rank < tile.inputs.ranks; ++rank) {
-        if (tile.is_own(rank)) {
-          sum += tile.own_at(i);
-        } else {
-          const std::byte* const payload = tile.payloads(rank) + i / kBlock * stride;
-          sum += small_element<kKind>(payload, i % kBlock);
-        }
+  for_each(team, tile.part.count, [&](std::uint32_t i) {
+    float sum = 0;
+    for (int rank = 0; rank < tile.inputs.ranks; ++rank) {
+      if (tile.is_own(rank)) {
+        sum += tile.own_at(i);
+      } else {
+        const std::byte* const payload = tile.payloads(rank) + i / kBlock * stride;
+        sum += small_element<kKind>(payload, i % kBlock);
       }
-      tile.finish(i, sum);
     }
+    tile.finish(i, sum);
   });
 }
 

@@ -2,8 +2,7 @@
 #include <vector>
 
 #include "gpu/vectors_on_cpu.hpp"
-#include "ops/kernels/dot_products.cuh"
-#include "ops/kernels/vector_sum.cuh"
+#include "ops/kernels/device_vectors.cuh"
 
 namespace kolo::test {
 namespace {
