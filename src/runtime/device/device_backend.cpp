@@ -14,19 +14,11 @@
 #include "runtime/data/data_path.hpp"
 
 namespace kolo::runtime {
-namespace {
-
-bool is_direct(ReduceOp op, const DeviceSituation& situation) {
-  const bool is_sum = op == ReduceOp::Sum || op == ReduceOp::Average;
-  return op == ReduceOp::Adasum ||
-         (situation.prefers_direct && is_sum && is_floating(situation.payload));
-}
-
-}  // namespace
-
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation) {
   DevicePlan on_device;
-  on_device.is_direct = is_direct(request.op, situation);
+  const bool is_sum = request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
+  on_device.is_direct = request.op == ReduceOp::Adasum ||
+                        (situation.prefers_direct && is_sum && is_floating(situation.payload));
   const ops::ReductionPlan plan =
       ops::plan_reduction(situation.payload, request.op, request.prescale, request.postscale,
                           /*rank_ordered=*/on_device.is_direct, situation.size);
@@ -440,7 +432,7 @@ Task DeviceBackend::reduce(std::span<const Reductions> reductions) {
   const std::vector<Stage> stages = stages_of(reductions);
   for (const Stage& stage : stages) {
     const FusedTensors& first = stage.front();
-    for (const FusedTensors& fused : stage) bytes_packed_ += fused.staged_bytes();
+    for (const FusedTensors& fused : stage) device_.traffic.add_packed(fused.staged_bytes());
     if (first.plan.codec != nullptr) {
       CodedExchange exchange(device_, first);
       co_await exchange.run();

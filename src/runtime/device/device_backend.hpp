@@ -10,7 +10,6 @@
 #include "comm/gpu/device_communicator.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
-#include "ops/kernels/pieces.hpp"
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/device/device_path.hpp"
@@ -89,8 +88,6 @@ class DeviceBackend final : public Backend {
   /// so far has completed.
   std::vector<std::shared_ptr<void>> take_outgrown() { return staging_.take_outgrown(); }
 
-  std::uint64_t bytes_packed() const { return bytes_packed_; }
-
  private:
   /// What uses the staging memory at the same time: an exchange, or a group.
   using Stage = std::vector<FusedTensors>;
@@ -110,7 +107,6 @@ class DeviceBackend final : public Backend {
   DeviceStaging staging_;
   const DevicePath device_;
   EventPool events_{&comm::Gpu::make_event};
-  std::uint64_t bytes_packed_ = 0;
 };
 
 }  // namespace kolo::runtime

@@ -159,8 +159,8 @@ class RankGpu {
   std::shared_ptr<CUstream_st> stream_ KOLO_GUARDED_BY(opening_);
 };
 
-/// Estimates the bytes that a rank sends to other GPUs, which NCCL does not report: the average
-/// over the ranks of a ring.
+/// Counts the bytes that a rank packs, and estimates those that it sends to other GPUs, which NCCL
+/// does not report: the average over the ranks of a ring.
 class RingTraffic {
  public:
   explicit RingTraffic(int size) : size_(static_cast<std::uint64_t>(size)) {}
@@ -168,12 +168,15 @@ class RingTraffic {
   /// Once around the ring: an all-gather, a reduce-scatter, a broadcast.
   void add_round(std::size_t bytes) { bytes_ += bytes * (size_ - 1) / size_; }
   void add_sent(std::size_t bytes) { bytes_ += bytes; }
+  void add_packed(std::size_t bytes) { packed_ += bytes; }
 
   std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t packed() const { return packed_; }
 
  private:
   std::uint64_t size_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t packed_ = 0;
 };
 
 /// An engine's resources on its GPU, for one stream, which orders the uses of the staging memory.

@@ -4,7 +4,6 @@
 #include <array>
 #include <chrono>
 #include <exception>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,21 +22,6 @@ namespace {
 
 constexpr auto kShortestPause = std::chrono::microseconds(50);
 constexpr auto kLongestPause = std::chrono::milliseconds(1);
-
-/// What a query of the GPU has found.
-struct QueryResult {
-  std::optional<double> seconds;  // that the batch took, if it has ended
-  std::exception_ptr error;
-};
-
-QueryResult query(comm::Gpu& gpu, const LaunchedBatches::Batch& batch) {
-  try {
-    if (!gpu.has_passed(batch.done.get())) return {};
-    return {gpu.seconds_between(batch.began.get(), batch.done.get()), nullptr};
-  } catch (...) {
-    return {std::nullopt, std::current_exception()};
-  }
-}
 
 }  // namespace
 
@@ -101,19 +85,25 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     }
     Batch& first = batches_.front();  // deques do not move their elements
     lock_.unlock();
-    const QueryResult found = query(gpu, first);
-    lock_.lock();
-    if (found.error) {
-      error_ = found.error;
-      return;
+    std::optional<double> seconds;  // that the batch took, if it has ended
+    std::exception_ptr error;
+    try {
+      if (gpu.has_passed(first.done.get())) {
+        seconds = gpu.seconds_between(first.began.get(), first.done.get());
+      }
+    } catch (...) {
+      error = std::current_exception();
     }
-    if (!found.seconds) {
+    lock_.lock();
+    error_ = error;
+    if (error) return;
+    if (!seconds) {
       changed_.wait_for(lock_, pause, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
       pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);
       continue;
     }
     pause = kShortestPause;
-    seconds_ += *found.seconds;
+    seconds_ += *seconds;
     std::optional<Batch> ended = std::move(batches_.front());
     batches_.pop_front();
     lock_.unlock();
@@ -332,7 +322,6 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
 void DeviceRunner::release() {
   if (is_aborted_) return;  // the GPU may still use everything
   launched_.end();
-  packed_before_ = bytes_packed();
   backend_.reset();
   communicator_.reset();
   scratch_.close();

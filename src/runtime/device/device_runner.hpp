@@ -158,9 +158,7 @@ class DeviceRunner {
   bool is_aborting() const { return abort_.is_in_progress(); }
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
-  std::uint64_t bytes_packed() const {
-    return packed_before_ + (backend_ ? backend_->bytes_packed() : 0);
-  }
+  std::uint64_t bytes_packed() const { return traffic_.packed(); }
   /// Time that finished batches took on the GPU.
   double seconds() { return launched_.seconds(); }
 
@@ -184,8 +182,7 @@ class DeviceRunner {
   bool is_launching_ = false;
   bool is_aborted_ = false;
   CommunicatorAbort abort_;
-  std::uint64_t packed_before_ = 0;  // by the backend that release() has ended
-  LaunchedBatches launched_;         // the last member: its thread uses the GPU
+  LaunchedBatches launched_;  // the last member: its thread uses the GPU
 };
 
 }  // namespace kolo::runtime
