@@ -543,7 +543,7 @@ bool DeviceBackend::may_allocate(const Operation& operation) {
 /// The program's allocator orders memory by the program's stream, on which earlier uses of it may
 /// still be running.
 void DeviceBackend::await_allocation(const Operation& operation) {
-  const std::shared_ptr<CUevent_st> allocated = events_.take(device_.gpu);
+  const auto allocated = events_.take([&] { return device_.gpu.make_event(); });
   device_.gpu.record(allocated.get(), operation.device.stream);
   device_.gpu.wait(device_.stream, allocated.get());
 }

@@ -106,7 +106,7 @@ class DeviceBackend final : public Backend {
   const DataPath& path_;
   DeviceStaging staging_;
   const DevicePath device_;
-  EventPool events_{&comm::Gpu::make_event};
+  Pool<CUevent_st> events_;
 };
 
 }  // namespace kolo::runtime

@@ -18,81 +18,49 @@
 
 namespace kolo::runtime {
 
-/// Reuses events of one kind, so that programs in a steady state create none. Any thread.
-class EventPool {
+/// Reuses events or memory of one GPU, which frees memory only when it is idle: programs in a steady
+/// state create and free nothing. Any thread.
+template <class T>
+class Pool {
  public:
-  using Make = std::shared_ptr<CUevent_st> (comm::Gpu::*)();
-  explicit EventPool(Make make) : make_(make) {}
-
-  /// Returns an event of `gpu`, which is the same GPU in every call. The event returns to the pool
-  /// when its last owner releases it; streams that already wait for it are not affected.
-  std::shared_ptr<CUevent_st> take(comm::Gpu& gpu) {
-    std::shared_ptr<CUevent_st> event;
+  /// Returns one of at least `size` bytes, from `make` if none is unused. It returns to the pool when
+  /// its last owner releases it: streams that already wait for an event are not affected, and the
+  /// uses of memory must be ordered by one stream.
+  template <class Make>
+  std::shared_ptr<T> take(const Make& make, std::size_t size = 0) {
+    std::shared_ptr<T> taken;
     {
-      const Lock lock(free_->lock);
-      if (!free_->events.empty()) {
-        event = std::move(free_->events.back());
-        free_->events.pop_back();
-      }
-    }
-    if (event == nullptr) event = (gpu.*make_)();
-    CUevent_st* const handle = event.get();
-    return {handle, [event = std::move(event), free = free_](CUevent_st*) mutable {
-              const Lock lock(free->lock);
-              free->events.push_back(std::move(event));
-            }};
-  }
-
- private:
-  struct Free {
-    Mutex lock;
-    std::vector<std::shared_ptr<CUevent_st>> events KOLO_GUARDED_BY(lock);
-  };
-  Make make_;
-  std::shared_ptr<Free> free_ = std::make_shared<Free>();
-};
-
-/// Memory of a GPU that operations of one stream use one after another. A GPU frees memory only
-/// when it is idle, so nothing is freed in a steady state. Any thread.
-class ScratchPool {
- public:
-  /// Returns at least `bytes` bytes. They return to the pool when their last owner releases them;
-  /// the stream orders their next use after this one.
-  std::shared_ptr<std::byte> take(comm::Gpu& gpu, std::size_t bytes) {
-    std::shared_ptr<std::byte> memory;
-    std::size_t size = bytes;
-    {
-      const Lock lock(free_->lock);
-      const auto found = free_->blocks.lower_bound(bytes);
+      const Lock lock(unused_->lock);
+      const auto found = unused_->of_size.lower_bound(size);
       // A small operation must not keep a large block.
-      if (found != free_->blocks.end() && found->first <= 2 * bytes) {
+      if (found != unused_->of_size.end() && found->first <= 2 * size) {
         size = found->first;
-        memory = std::move(found->second);
-        free_->blocks.erase(found);
+        taken = std::move(found->second);
+        unused_->of_size.erase(found);
       }
     }
-    if (memory == nullptr) memory = gpu.allocate(bytes);
-    std::byte* const address = memory.get();
-    return {address, [memory = std::move(memory), size, free = free_](std::byte*) mutable {
-              const Lock lock(free->lock);
-              if (!free->is_closed) free->blocks.emplace(size, std::move(memory));
+    if (taken == nullptr) taken = make();
+    T* const handle = taken.get();
+    return {handle, [taken = std::move(taken), size, unused = unused_](T*) mutable {
+              const Lock lock(unused->lock);
+              if (!unused->is_closed) unused->of_size.emplace(size, std::move(taken));
             }};
   }
 
-  /// Frees unused memory now, and the rest when it is returned.
+  /// Frees what is unused now, and the rest when it is returned.
   void close() {
-    const Lock lock(free_->lock);
-    free_->is_closed = true;
-    free_->blocks.clear();
+    const Lock lock(unused_->lock);
+    unused_->is_closed = true;
+    unused_->of_size.clear();
   }
 
  private:
-  struct Free {
+  struct Unused {
     Mutex lock;
-    std::multimap<std::size_t, std::shared_ptr<std::byte>> blocks KOLO_GUARDED_BY(lock);
+    std::multimap<std::size_t, std::shared_ptr<T>> of_size KOLO_GUARDED_BY(lock);
     bool is_closed KOLO_GUARDED_BY(lock) = false;
   };
-  std::shared_ptr<Free> free_ = std::make_shared<Free>();
+  std::shared_ptr<Unused> unused_ = std::make_shared<Unused>();
 };
 
 /// Scratch memory of a GPU for the operations of one stream. For the launching thread.

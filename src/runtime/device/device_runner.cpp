@@ -147,11 +147,11 @@ void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* w
 
 class DeviceScratch final : public ScratchMemory {
  public:
-  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream, ScratchPool& pool)
+  DeviceScratch(comm::Gpu& gpu, comm::DeviceStream stream, Pool<std::byte>& pool)
       : gpu_(gpu), stream_(stream), pool_(pool) {}
 
   std::byte* allocate(std::size_t bytes) override {
-    return buffers_.emplace_back(pool_.take(gpu_, bytes)).get();
+    return buffers_.emplace_back(pool_.take([&] { return gpu_.allocate(bytes); }, bytes)).get();
   }
   void fill_identity(DType dtype, const Reduction& reduction, std::byte* to,
                      std::size_t count) override {
@@ -165,7 +165,7 @@ class DeviceScratch final : public ScratchMemory {
  private:
   comm::Gpu& gpu_;
   comm::DeviceStream stream_;
-  ScratchPool& pool_;
+  Pool<std::byte>& pool_;
   std::vector<std::shared_ptr<std::byte>> buffers_;
 };
 
@@ -187,7 +187,7 @@ void DeviceRunner::prepare(Operation& operation) {
   try {
     require_no_capture(gpu, order.stream,
                        "a collective cannot be part of it. Call it before or after");
-    std::shared_ptr<CUevent_st> ready = events_.take(gpu);
+    std::shared_ptr<CUevent_st> ready = events_.take([&] { return gpu.make_event(); });
     gpu.record(ready.get(), order.stream);
     order.ready = std::move(ready);
   } catch (const BackendError&) {  // as from every later call: the others must know
@@ -268,10 +268,11 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const comm::DeviceStream stream = gpu_.stream();
   for (const auto& operation : batch) gpu.wait(stream, operation->device.ready.get());
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
-  const std::shared_ptr<CUevent_st> began = timers_.take(gpu);
+  const auto make_timer = [&] { return gpu.make_timer(); };
+  const std::shared_ptr<CUevent_st> began = timers_.take(make_timer);
   gpu.record(began.get(), stream);
   co_await dispatch(path_, *backend_, batch, absent, plan);
-  const std::shared_ptr<CUevent_st> done = timers_.take(gpu);
+  const std::shared_ptr<CUevent_st> done = timers_.take(make_timer);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
   // A set of one rank waits for no peer, and its event would say nothing about other sets.

@@ -173,9 +173,9 @@ class DeviceRunner {
   const DataPath& path_;
   LaunchOrder& order_;
   RankGpu gpu_;
-  EventPool events_{&comm::Gpu::make_event};
-  EventPool timers_{&comm::Gpu::make_timer};
-  ScratchPool scratch_;
+  Pool<CUevent_st> events_;
+  Pool<CUevent_st> timers_;
+  Pool<std::byte> scratch_;
   RingTraffic traffic_;
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;
