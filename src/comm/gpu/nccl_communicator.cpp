@@ -67,22 +67,9 @@ ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
                         std::string(name_of(reduction.op)) + " is not defined");
 }
 
-NcclOperation::NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator)
-    : op_(nccl_op(reduction, dtype)) {
-  if (reduction.factor == 1.0) return;
-  Scalar factor = scalar_of(dtype, reduction.factor);
-  KOLO_CUDA_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
-                                         ncclScalarHostImmediate, communicator));
-  communicator_ = communicator;
-}
-
-NcclOperation::~NcclOperation() {
-  if (communicator_ != nullptr) KOLO_CUDA_TRY_NOTHROW(ncclRedOpDestroy(op_, communicator_));
-}
-
 namespace {
 
-/// What rank 0 sends to the others: the NCCL id, or why there is none.
+/// What rank 0 sends to the others: the NCCL id by which they find each other, or why there is none.
 struct Invitation {
   ncclUniqueId id{};
   std::array<char, 384> failure{};  // empty: success
@@ -97,20 +84,6 @@ Invitation invite() {
   }
   return invitation;
 }
-
-}  // namespace
-
-Task share_nccl_id(Communicator& communicator, int tag, ncclUniqueId& id) {
-  Invitation invitation;
-  if (communicator.rank() == 0) invitation = invite();
-  co_await broadcast_value(communicator, tag, invitation);
-  if (invitation.failure[0] != '\0') {
-    throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
-  }
-  id = invitation.id;
-}
-
-namespace {
 
 /// Operations that only move elements treat every type as bytes.
 constexpr ncclDataType_t kByte = ncclUint8;
@@ -169,10 +142,14 @@ Void* move_on(Void* memory, std::size_t count, DType dtype) {
 
 Task NcclCommunicator::make(Communicator& communicator, int tag, int device,
                             std::unique_ptr<DeviceCommunicator>& made) {
-  ncclUniqueId id{};
-  co_await share_nccl_id(communicator, tag, id);
-  auto joining =
-      std::make_unique<NcclCommunicator>(communicator.rank(), communicator.size(), device, id);
+  Invitation invitation;
+  if (communicator.rank() == 0) invitation = invite();
+  co_await broadcast_value(communicator, tag, invitation);
+  if (invitation.failure[0] != '\0') {
+    throw BackendError("NCCL on rank 0 of the set: " + std::string(invitation.failure.data()));
+  }
+  auto joining = std::make_unique<NcclCommunicator>(communicator.rank(), communicator.size(),
+                                                    device, invitation.id);
   co_await *joining;
   made = std::move(joining);
 }

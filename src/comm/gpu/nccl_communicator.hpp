@@ -54,10 +54,19 @@ ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype);
 /// An NCCL operation, created if it has a factor. It must outlive the calls that use it.
 class NcclOperation {
  public:
-  NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator);
+  NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator)
+      : op_(nccl_op(reduction, dtype)) {
+    if (reduction.factor == 1.0) return;
+    Scalar factor = scalar_of(dtype, reduction.factor);
+    KOLO_CUDA_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
+                                           ncclScalarHostImmediate, communicator));
+    communicator_ = communicator;
+  }
   NcclOperation(const NcclOperation&) = delete;  // it is destroyed once
   NcclOperation& operator=(const NcclOperation&) = delete;
-  ~NcclOperation();
+  ~NcclOperation() {
+    if (communicator_ != nullptr) KOLO_CUDA_TRY_NOTHROW(ncclRedOpDestroy(op_, communicator_));
+  }
 
   ncclRedOp_t get() const { return op_; }
 
@@ -65,11 +74,6 @@ class NcclOperation {
   ncclRedOp_t op_;
   ncclComm_t communicator_ = nullptr;  // of a created operation; null if none was created
 };
-
-/// Sets `id` on all ranks to a new NCCL id of rank 0, with which the ranks of an NCCL communicator
-/// find each other. Collective; uses the tag `tag`. Throws BackendError on all ranks if NCCL fails
-/// on rank 0.
-Task share_nccl_id(Communicator& communicator, int tag, ncclUniqueId& id);
 
 /// A DeviceCommunicator over NCCL. The environment determines NCCL's algorithms; see set_up_nccl.
 ///
