@@ -126,31 +126,16 @@ double CudaGpu::seconds_between(DeviceEvent first, DeviceEvent last) {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-namespace {
-
-struct NvtxRange {
-  NvtxRange(nvtxDomainHandle_t where, const std::string& name) : domain(where) {
-    nvtxEventAttributes_t attributes{};
-    attributes.version = NVTX_VERSION;
-    attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-    attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
-    attributes.message.ascii = name.c_str();
-    id = nvtxDomainRangeStartEx(domain, &attributes);
-  }
-  NvtxRange(const NvtxRange&) = delete;  // it ends once
-  NvtxRange& operator=(const NvtxRange&) = delete;
-  ~NvtxRange() { nvtxDomainRangeEnd(domain, id); }
-
-  nvtxDomainHandle_t domain;
-  nvtxRangeId_t id;
-};
-
-}  // namespace
-
 std::shared_ptr<void> CudaGpu::mark(const std::string& name) {
-  // There is no domain without a profiler.
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("kolo");
-  return domain == nullptr ? nullptr : std::make_shared<NvtxRange>(domain, name);
+  if (domain == nullptr) return nullptr;  // no profiler
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name.c_str();
+  const nvtxRangeId_t range = nvtxDomainRangeStartEx(domain, &attributes);
+  return {static_cast<void*>(domain), [range](void*) { nvtxDomainRangeEnd(domain, range); }};
 }
 
 }  // namespace kolo::comm
