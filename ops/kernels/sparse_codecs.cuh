@@ -285,28 +285,26 @@ __host__ __device__ void encode_random(const Team& team, SparseTile& tile, const
   });
 }
 
-/// Calls `visit(place, value)` for thread `thread`'s elements of a payload.
-template <class Visit>
-__host__ __device__ void visit_sparse(const base::CodecFormat& format, int terms,
+/// Calls `visit(place, value)` for all elements of a payload.
+template <class Team, class Visit>
+__host__ __device__ void visit_sparse(const Team& team, const base::CodecFormat& format, int terms,
                                       const std::byte* payload, std::uint32_t count,
-                                      std::uint32_t thread, const Visit& visit) {
+                                      const Visit& visit) {
   const auto kept = static_cast<std::uint32_t>(format.kept(count, terms));
   if (format.is_random(terms)) {
     const auto low = std::bit_cast<std::uint32_t>(load_word(payload));
     const auto high = std::bit_cast<std::uint32_t>(load_word(payload + 4));
     const std::uint64_t seed = static_cast<std::uint64_t>(high) << 32 | low;
-    for (std::uint32_t i = thread; i < kept; i += kCodecThreads) {
+    for_each(team, kept, [&](std::uint32_t i) {
       visit(static_cast<std::uint32_t>(base::random_k_place(seed, i, count, kept)),
             load_word(payload + sizeof seed + i * sizeof(float)));
-    }
+    });
   } else if (base::is_dense(count, kept)) {
-    for (std::uint32_t i = thread; i < count; i += kCodecThreads) {
-      visit(i, load_word(payload + i * sizeof(float)));
-    }
+    for_each(team, count,
+             [&](std::uint32_t i) { visit(i, load_word(payload + i * sizeof(float))); });
   } else {
-    for (std::uint32_t i = thread; i < kept; i += kCodecThreads) {
-      visit(load_place(payload, i), load_value(payload, kept, i));
-    }
+    for_each(team, kept,
+             [&](std::uint32_t i) { visit(load_place(payload, i), load_value(payload, kept, i)); });
   }
 }
 
@@ -314,10 +312,8 @@ template <class Team>
 __host__ __device__ void decode_sparse(const Team& team, const base::CodecFormat& format, int terms,
                                        const TileOutput& output, const std::byte* payload) {
   for_each(team, output.count, [&](std::uint32_t i) { output.put(i, 0.0F); });
-  team.each([&](std::uint32_t thread) {
-    visit_sparse(format, terms, payload, output.count, thread,
-                 [&](std::uint32_t place, float value) { output.put(place, value); });
-  });
+  visit_sparse(team, format, terms, payload, output.count,
+               [&](std::uint32_t place, float value) { output.put(place, value); });
 }
 
 /// Sums in global memory, as each rank's elements have different places.
@@ -328,14 +324,12 @@ __host__ __device__ void add_sparse(const Team& team, const base::CodecFormat& f
   float* const sum = tile.sum + tile.part.first;
   for_each(team, count, [&](std::uint32_t i) { sum[i] = 0.0F; });
   for (int rank = 0; rank < tile.inputs.ranks; ++rank) {
-    team.each([&](std::uint32_t thread) {
-      if (!tile.is_own(rank)) {
-        visit_sparse(format, 1, tile.payloads(rank), count, thread,
-                     [&](std::uint32_t place, float value) { sum[place] += value; });
-        return;
-      }
-      for (std::uint32_t i = thread; i < count; i += kCodecThreads) sum[i] += tile.own_at(i);
-    });
+    if (tile.is_own(rank)) {
+      for_each(team, count, [&](std::uint32_t i) { sum[i] += tile.own_at(i); });
+    } else {
+      visit_sparse(team, format, 1, tile.payloads(rank), count,
+                   [&](std::uint32_t place, float value) { sum[place] += value; });
+    }
   }
   if (tile.inputs.residual == nullptr) return;
   for_each(team, count, [&](std::uint32_t i) { tile.finish(i, sum[i]); });
