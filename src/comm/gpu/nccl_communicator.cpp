@@ -69,7 +69,7 @@ ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
 
 namespace {
 
-/// What rank 0 sends to the others: the NCCL id by which they find each other, or why there is none.
+/// What rank 0 sends to the others: the id by which they connect, or why there is none.
 struct Invitation {
   ncclUniqueId id{};
   std::array<char, 384> failure{};  // empty: success

@@ -18,14 +18,14 @@
 
 namespace kolo::runtime {
 
-/// Reuses events or memory of one GPU, which frees memory only when it is idle: programs in a steady
-/// state create and free nothing. Any thread.
+/// Reuses events or memory of one GPU, which frees memory only when it is idle: programs in a
+/// steady state create and free nothing. Any thread.
 template <class T>
 class Pool {
  public:
-  /// Returns one of at least `size` bytes, from `make` if none is unused. It returns to the pool when
-  /// its last owner releases it: streams that already wait for an event are not affected, and the
-  /// uses of memory must be ordered by one stream.
+  /// Returns one of at least `size` bytes, from `make` if none is unused. It returns to the pool
+  /// when its last owner releases it: streams that already wait for an event are not affected, and
+  /// the uses of memory must be ordered by one stream.
   template <class Make>
   std::shared_ptr<T> take(const Make& make, std::size_t size = 0) {
     std::shared_ptr<T> taken;
