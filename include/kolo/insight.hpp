@@ -15,6 +15,7 @@ namespace kolo {
 ///
 /// @param folder created if need be; the file in it is `rank-<rank>.json`
 /// @return the path of the file
+/// @throws InvalidArgument if a timeline is being written in that folder
 /// @throws BackendError if it cannot be written
 std::string dump_record(const std::string& folder);
 

@@ -71,6 +71,14 @@ void Insight::try_to_record(std::string_view why) noexcept {
 }
 
 std::string Insight::write_record(const std::string& folder, std::string_view why) {
+  {
+    const Lock lock(timeline_lock_);
+    if (folder == timeline_folder_) {
+      throw InvalidArgument("record in " + folder +
+                            ": this rank writes a timeline there, of the same name. Choose another "
+                            "folder (dump_record, KOLO_RECORD).");
+    }
+  }
   const Lock lock(record_lock_);
   return insight::write_record(recorder_, folder, why);
 }
@@ -78,12 +86,15 @@ std::string Insight::write_record(const std::string& folder, std::string_view wh
 void Insight::start_timeline(const std::string& folder) {
   const Lock lock(timeline_lock_);
   timeline_.reset();  // ends its file, which may be the same
+  timeline_folder_.clear();
   timeline_ = std::make_unique<Timeline>(recorder_, folder);
+  timeline_folder_ = folder;
 }
 
 void Insight::stop_timeline() {
   const Lock lock(timeline_lock_);
   timeline_.reset();
+  timeline_folder_.clear();
 }
 
 }  // namespace kolo::insight

@@ -26,6 +26,7 @@ class Insight {
   /// Writes a record if the process has received SIGUSR2 since the last call. Never throws.
   void serve_requests() noexcept;
   /// @return the path of the file
+  /// @throws InvalidArgument if a timeline is being written in that folder
   /// @throws BackendError if it cannot be written
   std::string write_record(const std::string& folder, std::string_view why);
 
@@ -46,6 +47,7 @@ class Insight {
   Clock::time_point next_record_ KOLO_GUARDED_BY(record_lock_){};
   Mutex timeline_lock_;
   std::unique_ptr<Timeline> timeline_ KOLO_GUARDED_BY(timeline_lock_);
+  std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);  // empty: none is being written
 };
 
 }  // namespace kolo::insight

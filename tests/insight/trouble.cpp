@@ -1,5 +1,5 @@
 // A job of a few ranks in which one makes trouble, for kolo-trace to explain: trouble <kind>.
-// Kinds: fine, mismatch, deadline, killed, stopped, throws, late.
+// Kinds: fine, mismatch, deadline, killed, stopped, throws, hangs, late.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -37,6 +37,7 @@ void make_trouble(const std::string& kind) {
   if (kind == "stopped") std::raise(SIGSTOP);
   if (kind == "throws") throw std::runtime_error("this batch is damaged");
   if (kind == "deadline") std::this_thread::sleep_for(4s);
+  if (kind == "hangs") std::this_thread::sleep_for(10min);
 }
 
 /// A step of training, without a model.

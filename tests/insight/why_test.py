@@ -1,7 +1,8 @@
 """What kolo-trace says of real jobs in which rank 1 makes trouble in step 12:
 python3 why_test.py <kind> <trouble program> <kolo_trace.py> <mpirun>...
 
-Asks again with a record missing, and with one cut in the middle.
+Asks again with a record missing, and with one cut in the middle. A job that hangs writes its
+records when mpirun gets SIGUSR2.
 """
 
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 LIMIT_S = 60
 RANKS = 3
@@ -21,15 +23,20 @@ EXPECTED = {
                  r"step 12", RANKS),
     "killed": (r"rank 1 (died|.*killed)", 1),
     "stopped": (r"rank 1\b.*(stopped|did not respond|hangs)", 1),
+    "hangs": (r"rank 1 did not submit allreduce layer4\.weight.*backward of step 12", RANKS),
     "throws": (r"rank 1.*this batch is damaged", 1),
 }
 
 
 def run_job(kind, program, mpirun, folder):
-    environment = dict(os.environ, KOLO_RECORD=str(folder), KOLO_TIMEOUT="1s", KOLO_LOST_AFTER="2s")
+    timeout = "60s" if kind == "hangs" else "1s"
+    environment = dict(os.environ, KOLO_RECORD=str(folder), KOLO_TIMEOUT=timeout,
+                       KOLO_LOST_AFTER="2s")
     job = subprocess.Popen([*mpirun, "-n", str(RANKS), program, kind], env=environment,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            start_new_session=True)
+    if kind == "hangs":
+        ask_for_records(job, folder)
     try:
         output, _ = job.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -38,6 +45,18 @@ def run_job(kind, program, mpirun, folder):
     if job.returncode == 0:
         sys.exit("the job ended well")
     return output
+
+
+def ask_for_records(job, folder):
+    """Ends the job once all ranks have written theirs."""
+    time.sleep(4)  # by then it hangs, and long enough
+    job.send_signal(signal.SIGUSR2)
+    until = time.monotonic() + LIMIT_S
+    while [path.read_text()[-2:] for path in folder.glob("rank-*.json")] != ["]\n"] * RANKS:
+        if time.monotonic() > until:
+            break  # the number of records will be wrong
+        time.sleep(0.05)
+    os.killpg(job.pid, signal.SIGTERM)
 
 
 def why(tool, folder):

@@ -268,4 +268,18 @@ TEST(InsightErrorTest, FoldersThatCannotBeWritten) {
   });
 }
 
+TEST(InsightErrorTest, RecordsDoNotReplaceATimeline) {
+  const Folder folder;
+  run_runtimes(1, [&](Runtime& runtime) {
+    start_timeline(folder.in("both"));
+    expect_contains(text_thrown_by<InvalidArgument>([&] { dump_record(folder.in("both")); }),
+                    "Choose another folder");
+    sum(runtime, "x");
+    stop_timeline();
+    only(read_trace(folder.in("both"), 0), "move", "x");
+    dump_record(folder.in("both"));
+    EXPECT_EQ(metadata(read_trace(folder.in("both"), 0)).at("why"), "requested");
+  });
+}
+
 }  // namespace kolo::test::insight_test
