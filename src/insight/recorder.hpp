@@ -33,12 +33,11 @@ std::string_view name_of(Phase phase);
 /// One entry of a Recorder. Times count from the clock's epoch; those that are not reached are 0.
 struct Event {
   enum class Kind : std::uint8_t {
-    Pending,     ///< an operation that has not ended for a while, as of `time`
-    Ended,       ///< an operation, from `begin` to `time`
-    Phase,       ///< a phase of training; of Phase::Step `waited` is the step's exposed time
-    Bucket,      ///< filled from `begin` on; submitted as the operation at `time`
-    Checkpoint,  ///< saved or loaded
-    Mark,        ///< of the program; an instant if `begin` is `time`
+    Pending,  ///< an operation that has not ended for a while, as of `time`
+    Ended,    ///< an operation, from `begin` to `time`
+    Phase,    ///< a phase of training; of Phase::Step `waited` is the step's exposed time
+    Bucket,   ///< filled from `begin` on; submitted as the operation at `time`
+    Mark,     ///< of the program; an instant if `begin` is `time`
   };
   using Time = std::chrono::nanoseconds;
 

@@ -18,7 +18,7 @@ namespace {
 
 // Rows of a kind are numbered from kRowsOfKind · kind on; spans that find none free share the last.
 constexpr int kRowsOfKind = 16;
-constexpr std::array<std::string_view, 7> kRowNames{"phases",    "marks", "checkpoints", "buckets",
+constexpr std::array<std::string_view, 6> kRowNames{"phases",    "marks", "buckets",
                                                     "negotiate", "queue", "move"};
 constexpr int kFormat = 1;
 
@@ -205,10 +205,6 @@ void TraceFile::write(const Recorder::Entry& entry) {
       end_event();
       arrows_[entry.text] = ++arrow_count_;
       write_arrow('s', arrow_count_, event.begin);
-      break;
-    case Event::Kind::Checkpoint:
-      begin_span(entry.text, "checkpoint", kCheckpoints, event.begin, event.time);
-      end_event();
       break;
     case Event::Kind::Mark:
       begin_span(entry.text, "mark", kMarks, event.begin, event.time);

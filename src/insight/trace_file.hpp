@@ -41,7 +41,7 @@ class TraceFile {
 
  private:
   /// Rows of the picture. Spans of one kind that overlap are in several.
-  enum Row { kPhases, kMarks, kCheckpoints, kBuckets, kNegotiations, kQueues, kMoves, kRowKinds };
+  enum Row { kPhases, kMarks, kBuckets, kNegotiations, kQueues, kMoves, kRowKinds };
   void write_header(std::string_view why);
   int row_of(Row kind, Event::Time begin, Event::Time end);
   void begin_event(std::string_view name, std::string_view category, char type, Event::Time at,

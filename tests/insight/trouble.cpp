@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 using kolo::insight::Phase;
 
-constexpr int kTroubled = 1;     // the rank
+constexpr int kTroubled = 1;       // the rank
 constexpr int kTroubledStep = 12;  // counted from 1
 constexpr int kSteps = 20;
 

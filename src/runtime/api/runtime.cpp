@@ -263,8 +263,8 @@ class Runtime::Parts {
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
     std::string records = config_.record;
     if (records == "auto" && topology().size > 1) {  // a rank alone waits for nobody
-      records = std::filesystem::temp_directory_path() /
-                ("kolo-record-" + std::to_string(clock.job));
+      records =
+          std::filesystem::temp_directory_path() / ("kolo-record-" + std::to_string(clock.job));
     } else if (records == "auto" || records == "off") {
       records.clear();
     }

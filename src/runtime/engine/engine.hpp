@@ -348,7 +348,7 @@ class Engine {
   // Something is in flight, or this rank wants to leave.
   bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
   Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
-  std::uint64_t turns_ KOLO_GUARDED_BY(progress_mutex_) = 0;  // of operations, in the agreed order
+  std::uint64_t turns_ KOLO_GUARDED_BY(progress_mutex_) = 0;   // of operations, in the agreed order
   Clock::time_point step_ KOLO_GUARDED_BY(progress_mutex_){};  // when it began
   bool has_waited_ KOLO_GUARDED_BY(progress_mutex_) = false;   // in the last one no data advanced
   Clock::time_point next_look_ KOLO_GUARDED_BY(progress_mutex_){};  // for what is pending

@@ -26,6 +26,7 @@
 #include "checkpoint/checkpoint.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/insight.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
@@ -1006,10 +1007,12 @@ bool has_checkpoint(const std::filesystem::path& path, const OperationOptions& o
 }
 
 void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  const MarkedSpan span("save " + folder.string());
   engine_->save(folder, options);
 }
 
 Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {
+  const MarkedSpan span("load " + path.string());
   return engine_->load(path, options);
 }
 
