@@ -4,6 +4,7 @@
 #include "kolo/agreement.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/insight.hpp"
 #include "kolo/messages.hpp"
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
