@@ -55,6 +55,11 @@ if(TARGET kolo::kolo)
   kolo_install(torch kolo kolo_extras)
 endif()
 
+# A script in Python; it is run from the build tree, too.
+configure_file(tools/kolo_trace.py tools/kolo-trace COPYONLY)
+install(PROGRAMS tools/kolo_trace.py COMPONENT core
+  DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME kolo-trace)
+
 configure_package_config_file(cmake/koloConfig.cmake.in koloConfig.cmake
   INSTALL_DESTINATION "${package_install_dir}")
 write_basic_package_version_file(koloConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -1,0 +1,715 @@
+"""Tests of kolo-trace on files whose answers are known.
+
+    kolo_trace_test.py <kolo-trace>
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+import cases  # noqa: E402
+
+PROGRAM = pathlib.Path(sys.argv[1]).resolve()
+MS, S = 1e3, 1e6
+NOW = 900 * S  # on the clock of rank 0's host
+
+
+class RankFile:
+    """What Kolo writes for one rank. Times are those of the world; `behind` is how much less its
+    host's clock shows, `estimated` how much less Kolo believes it to show."""
+
+    def __init__(self, rank, size, host="a", behind=0.0, estimated=None, why="requested",
+                 written=NOW, **meta):
+        self.rank, self._behind = rank, behind
+        self.lines = []
+        self._uses = 0
+        self.add("kolo_rank", "__metadata", "M", None, format=1, rank=rank, size=size, host=host,
+                 to_world_clock_us=behind if estimated is None else estimated, why=why, process=7,
+                 clock_us=written - behind, wall_clock_us=1e15 + written, **meta)
+        self.add("process_name", "__metadata", "M", None, name=f"rank {rank} on {host}")
+
+    def add(self, name, category, kind, begin, duration=None, event=(), /, **args):
+        values = {"name": name, "cat": category, "ph": kind, "pid": self.rank, "tid": 1,
+                  **dict(event), "args": args}
+        if begin is not None:
+            values["ts"] = round(begin - self._behind, 3)
+        if duration is not None:
+            values["dur"] = round(duration, 3)
+        self.lines.append(json.dumps(values))
+
+    def operation(self, name, times, number=0, set="world", **args):
+        """`times`: of submission, agreement, start, end; one that fails earlier has fewer."""
+        self._uses += 1
+        args = {"set": set, "collective": number, "use": self._uses, "bytes": 4, "last_rank": -1,
+                "late_us": 0, "waited_us": 0, "waited_for": -1, **args}
+        for category, begin, end in zip(("negotiate", "queue", "move"), times, times[1:]):
+            if end > begin:
+                self.add(name, category, "X", begin, end - begin, **args)
+
+    def pending(self, name, since, state="submitted", set="world", written=NOW, **args):
+        self._uses += 1
+        self.add(name, "pending", "B", since, set=set, use=self._uses, state=state,
+                 waiting_us=written - since, **{"collective": 0, "awaiting": -1, **args})
+
+    def phase(self, name, step, begin, end=None, **args):
+        if end is None:
+            self.add(name, "phase", "B", begin, step=step, **args)
+        else:
+            self.add(name, "phase", "X", begin, end - begin, step=step, **args)
+
+    def error(self, kind, text, at=NOW - 1 * MS, lost_rank=-1):
+        self.add(text, "error", "i", at, None, {"s": "p"}, kind=kind, lost_rank=lost_rank)
+
+    def text(self):
+        return "[\n" + ",\n".join(self.lines) + "\n]\n"
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def path(self, rank):
+        return self.folder / f"rank-{rank}.json"
+
+    def write(self, *files, cut=()):
+        """Writes them; those of the ranks `cut` end in the middle of their last event."""
+        for file in files:
+            text = file.text()
+            self.path(file.rank).write_text(text[:-20] if file.rank in cut else text)
+
+    def run_trace(self, command, *arguments, status=0):
+        """Standard output and standard error."""
+        result = subprocess.run([sys.executable, PROGRAM, command, str(self.folder), *arguments],
+                                capture_output=True, text=True, check=False, cwd=self.folder)
+        self.assertEqual(result.returncode, status, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        return result.stdout, result.stderr
+
+    def training(self, size=4, steps=20, extra=None, exposed=True, **meta):
+        """Each step has 10 ms forward, 20 ms backward, 2 ms of the optimizer. `extra(rank, step)`
+        adds to the first two. All wait in step() for the slowest rank, which submits two buckets
+        with its last gradients."""
+        extra = extra or (lambda rank, step: (0, 0))
+        files = [RankFile(rank, size, "ab"[rank % 2], why="timeline", **meta)
+                 for rank in range(size)]
+        now = 1 * S
+        for step in range(1, steps + 1):
+            more = [[time * MS for time in extra(rank, step)] for rank in range(size)]
+            ready = [now + 30 * MS + sum(own) for own in more]
+            last = ready.index(max(ready))
+            for rank, file in enumerate(files):
+                forward = now + 10 * MS + more[rank][0]
+                file.phase("forward", step, now, forward)
+                file.phase("backward", step, forward, ready[rank])
+                for bucket in (1, 2):
+                    file.operation(f"allreduce bucket.{bucket}",
+                                   [ready[rank], ready[last], ready[last], ready[last] + 1 * MS],
+                                   2 * step + bucket - 2, last_rank=last, step=step,
+                                   late_us=ready[last] - ready[rank])
+                end = ready[last] + 3 * MS
+                file.phase("step", step, ready[rank], end,
+                           exposed_us=end - ready[rank] - 2 * MS if exposed else 0)
+            now = end
+        return files
+
+
+class Why(Case):
+    def cause(self):
+        """What the first line says; the others are one per rank."""
+        self.output, self.errors = self.run_trace("why")
+        first, empty, *self.ranks = self.output.splitlines()
+        self.assertEqual(empty, "")
+        return first.removeprefix("Most likely cause: ")
+
+    def ranks_of_a_deadline(self, size=4, culprit=2, **meta):
+        """All but one rank have waited 12.4 s for it, and got a TimeoutError."""
+        for rank in range(size):
+            file = RankFile(rank, size, **meta)
+            file.operation("allreduce layer3", [NOW - 14 * S, NOW - 13.9 * S, NOW - 13.8 * S,
+                                                NOW - 13 * S], 41)
+            if rank == culprit:
+                file.phase("forward", 812, NOW - 14 * S, NOW - 12.5 * S)
+                file.phase("backward", 812, NOW - 12.5 * S)
+            else:
+                file.operation("allreduce layer4", [NOW - 12.4 * S + rank * MS, NOW],
+                               error="late", error_kind="timeout")
+                file.phase("step", 812, NOW - 12.3 * S)
+                file.error("timeout", "allreduce 'layer4' on process set world: the deadline "
+                                      "passed on rank 0 while rank 2 had not submitted it.")
+            yield file
+
+    def test_nothing_wrong(self):
+        for rank in range(2):
+            file = RankFile(rank, 2)
+            file.operation("allreduce x", [NOW - 9 * MS, NOW - 8 * MS, NOW - 7 * MS, NOW - 4 * MS])
+            file.pending("allreduce y", NOW - 3 * MS)
+            file.phase("backward", 5, NOW - 10 * MS)
+            self.write(file)
+        self.assertEqual(self.cause(), "nothing is wrong: there are no errors, and nobody waits "
+                                       "for long")
+        self.assertEqual(self.ranks[1], "rank 1 on a: in backward of step 5, for 10 ms; waits 3 ms "
+                                        "in allreduce y")
+        self.assertEqual(self.errors, "")
+
+    def test_a_rank_alone(self):
+        file = RankFile(0, 1)
+        file.operation("allreduce x", [NOW - 9 * S, NOW - 8 * S, NOW - 8 * S, NOW - 4 * S])
+        self.write(file)
+        self.assertIn("nothing is wrong", self.cause())
+        self.assertEqual(self.ranks, ["rank 0 on a: after allreduce x, 4 s before"])
+
+    def test_mismatch(self):
+        for kind in ("mismatch", "MismatchError"):
+            for rank in range(2):
+                file = RankFile(rank, 2, why="allreduce 'x': rank 1 has 3 elements")
+                file.operation("allreduce x", [NOW - 2 * S, NOW], error="…", error_kind=kind)
+                file.error(kind, "allreduce 'x': rank 1 has 3 elements")
+                file.error("shutdown", "rank 1 shut Kolo down", at=NOW)
+                self.write(file)
+            self.assertEqual(self.cause(), "a mismatch: allreduce 'x': rank 1 has 3 elements")
+            self.assertIn("error: allreduce 'x': rank 1 has 3", self.ranks[0])
+
+    def test_deadline(self):
+        self.write(*self.ranks_of_a_deadline())
+        self.assertEqual(self.cause(), "the deadline passed: rank 2 did not submit allreduce "
+                         "layer4, for which ranks 0, 1 and 3 waited 12.4 s; rank 2 was in backward "
+                         "of step 812, for 12.5 s")
+        self.assertRegex(self.ranks[3], "^rank 3 on a: in step.. of step 812, for 12.3 s; waits "
+                                        "12.4 s for rank 2 in allreduce layer4; error: allreduce")
+        self.assertEqual(self.ranks[2], "rank 2 on a: in backward of step 812, for 12.5 s")
+
+    def test_deadline_with_a_record_missing(self):
+        self.write(*self.ranks_of_a_deadline())
+        self.path(0).unlink()
+        self.assertIn("rank 2 did not submit allreduce layer4, for which ranks 1 and 3 waited 12.4 "
+                      "s; rank 2 was in backward of step 812", self.cause())
+        self.assertEqual(self.errors, "kolo-trace: missing, of 4 ranks: rank 0\n")
+        self.assertEqual(self.ranks[0], "rank 0: no record")
+        self.write(*self.ranks_of_a_deadline())
+        self.path(2).unlink()
+        self.assertEqual(self.cause(), "the deadline passed: rank 2 did not submit allreduce "
+                         "layer4, for which ranks 0, 1 and 3 waited 12.4 s; rank 2 left no record: "
+                         "it is stopped, or hangs, or its host does")
+
+    def test_deadline_with_a_record_cut(self):
+        self.write(*self.ranks_of_a_deadline(), cut=(1, 2))
+        self.assertIn("rank 2 did not submit allreduce layer4, for which ranks 0, 1 and 3 waited "
+                      "12.4 s; rank 2 was after allreduce layer3, 13 s before", self.cause())
+        self.assertIn("cut: killed, or still being written: ranks 1 and 2", self.errors)
+        self.assertIn("its file is cut", self.ranks[2])
+
+    def test_the_root_of_a_chain(self):
+        files = [RankFile(rank, 3) for rank in range(3)]
+        files[0].pending("allreduce x", NOW - 30 * S)
+        for name in "xy":  # rank 2 has submitted neither
+            files[1].pending(f"allreduce {name}", NOW - 20 * S)
+        files[0].pending("receive z", NOW - 40 * S, peer=1)
+        files[2].phase("forward", 9, NOW - 31 * S)
+        self.write(*files)
+        self.assertEqual(self.cause(), "rank 2 did not submit allreduce x, for which ranks 0 and 1 "
+                                       "waited 30 s; rank 2 was in forward of step 9, for 31 s")
+        self.assertIn("waits 40 s for rank 1 in receive z and 1 more", self.ranks[0])
+
+    def test_cycle(self):
+        files = [RankFile(rank, 2) for rank in range(2)]
+        files[0].pending("allreduce x", NOW - 30 * S)
+        files[1].pending("allreduce y", NOW - 20 * S)
+        self.write(*files)
+        self.assertEqual(self.cause(), "a cycle, as when ranks submit operations in different "
+                         "orders: rank 0 waits for rank 1 in allreduce x, rank 1 waits for rank 0 "
+                         "in allreduce y")
+
+    def test_only_members_of_a_process_set_are_awaited(self):
+        files = [RankFile(rank, 3) for rank in range(3)]
+        for file in files[:2]:
+            file.operation("barrier", [NOW - 50 * S, NOW - 50 * S, NOW - 50 * S, NOW - 49 * S], 1,
+                           set="pair")
+        files[0].pending("allreduce x", NOW - 30 * S, set="pair")
+        self.write(*files)
+        self.assertIn("rank 1 did not submit allreduce x on process set pair, for which rank 0 "
+                      "waited 30 s", self.cause())
+
+    def test_messages(self):
+        files = [RankFile(rank, 3) for rank in range(3)]
+        files[1].pending("receive x", NOW - 30 * S, peer=2)
+        files[2].pending("send x", NOW - 30 * S, peer=0)  # another one
+        files[0].pending("receive x", NOW - 3 * S, peer=2)
+        self.write(*files)
+        self.assertIn("rank 2 did not submit the counterpart of receive x, for which rank 1 waited "
+                      "30 s", self.cause())
+
+    def test_data_that_do_not_move(self):
+        files = [RankFile(rank, 3) for rank in range(3)]
+        for file, awaiting in zip(files, (1, 2, -1)):
+            file.pending("allreduce x", NOW - 30 * S, "moving", awaiting=awaiting, collective=4)
+        self.write(*files)
+        self.assertIn("rank 2 did not move the data of allreduce x, for which rank 1 waited 30 s",
+                      self.cause())
+
+    def test_killed_rank(self):
+        for rank in (0, 1, 3):
+            file = RankFile(rank, 4, host="ab"[rank // 2])
+            file.operation("allreduce x", [NOW - 2 * S, NOW], error_kind="peer lost")
+            file.error("peer lost", "allreduce 'x': rank 2 died: its process has ended",
+                       lost_rank=2)
+            self.write(file)
+        self.assertEqual(self.cause(), "rank 2 died, as if killed: no record is left; ranks 0, 1 "
+                                       "and 3 lost contact")
+        self.path(3).unlink()  # mpirun has ended it before it could write
+        self.path(1).unlink()
+        self.assertIn("rank 2 died, as if killed", self.cause())
+        self.assertIn("missing, of 4 ranks: ranks 1-3", self.errors)
+
+    def test_stopped_rank(self):
+        for rank in (0, 1, 3):
+            file = RankFile(rank, 4)
+            file.pending("allreduce x", NOW - 30 * S)
+            self.write(file)
+        stopped = "rank 2 did not submit allreduce x, for which ranks 0, 1 and 3 waited 30 s; "
+        self.assertEqual(self.cause(), stopped + "rank 2 left no record: it is stopped, or hangs, "
+                                                 "or its host does")
+        old = RankFile(2, 4, written=NOW - 90 * S)
+        old.phase("backward", 3, NOW - 91 * S)
+        self.write(old)
+        self.assertEqual(self.cause(), stopped + "rank 2 seems to be stopped: its record is 90 s "
+                         "older, when it was in backward of step 3, for 1 s")
+
+    def test_exception(self):
+        text = "cannot read part 7 of the data"
+        for rank in range(3):
+            file = RankFile(rank, 3, why=text if rank == 1 else "lost")
+            file.operation("allreduce x", [NOW - 2 * S, NOW], error_kind="peer lost")
+            file.error("peer lost", "allreduce 'x': rank 1 ended with an uncaught exception: "
+                       + text, lost_rank=1)
+            if rank == 1:
+                file.error("", text, at=NOW)  # noted after the others have heard of it
+            self.write(file)
+        self.assertEqual(self.cause(), "an exception on rank 1: " + text)
+        self.path(1).unlink()
+        self.assertEqual(self.cause(), "an exception on rank 1: " + text)
+
+    def test_an_error_that_is_only_in_the_head_of_its_file(self):
+        self.write(RankFile(0, 2), RankFile(1, 2, why="no space left\non device"))
+        self.assertEqual(self.cause(), "an error on rank 1: no space left on device")
+
+    def test_vanished_host(self):
+        silence = "allreduce 'x': rank 2 cannot be reached: nothing has come from host b " \
+                  "(ranks 2 and 3) for 10 s (KOLO_LOST_AFTER)."
+        for text, cause in (
+                (silence, "a host vanished: nothing came from host b (ranks 2 and 3) any more, and "
+                          "ranks 0 and 1 lost contact; ranks 2 and 3 left no record"),
+                ("rank 2 died", "a host vanished: ranks 2 and 3, which seem to be all of its "
+                                "ranks, left no record; ranks 0 and 1 lost contact")):
+            for rank in range(2):
+                file = RankFile(rank, 4)
+                file.error("PeerLostError", text, lost_rank=2)
+                self.write(file)
+            self.assertEqual(self.cause(), cause)
+
+    def test_network_between_hosts(self):
+        for rank in range(2):
+            file = RankFile(rank, 2, host="ab"[rank])
+            file.error("peer lost", f"rank {1 - rank} cannot be reached: nothing has come from "
+                       f"host {'ba'[rank]} (rank {1 - rank}) for 10 s", lost_rank=1 - rank)
+            self.write(file)
+        self.assertEqual(self.cause(), "the network between hosts failed: nothing came from host b "
+                         "(rank 1) any more, and ranks 0 and 1 lost contact, but all ranks have "
+                         "written records")
+
+    def test_shutdown(self):
+        files = [RankFile(rank, 2) for rank in range(2)]
+        files[0].error("shutdown", "allreduce 'x': rank 1 shut Kolo down before all ranks had "
+                                   "submitted it")
+        self.write(*files)
+        self.assertIn("a rank ended: allreduce 'x': rank 1 shut Kolo down", self.cause())
+
+    def test_errors_that_the_program_has_caught(self):
+        for file in self.ranks_of_a_deadline():
+            file.phase("backward", 900, NOW + 1 * S, NOW + 2 * S)
+            file.phase("step", 900, NOW + 2 * S, NOW + 3 * S)
+            self.write(file)
+        self.assertIn("nothing is wrong", self.cause())
+
+    def test_timelines(self):
+        self.write(*self.ranks_of_a_deadline(why="timeline", written=NOW - 100 * S))
+        self.assertIn("rank 2 did not submit allreduce layer4", self.cause())
+        self.assertIn("rank 2 was in backward of step 812", self.output)
+
+    def test_a_record_is_missing_and_nobody_waits(self):
+        self.write(RankFile(0, 2))
+        self.assertEqual(self.cause(), "unknown: rank 1 left no record, but nobody waits for long")
+
+
+class Merge(Case):
+    def merged(self, *files):
+        """The events by rank, category and name."""
+        self.write(*files)
+        output, self.errors = self.run_trace("merge")
+        self.assertEqual(output, "")
+        self.events = json.loads((self.folder / "merged.json").read_text())
+        return {(event["pid"], event["cat"], event["name"]): event for event in self.events}
+
+    def span(self, events, *key):
+        event = events[key]
+        return event["ts"], event["ts"] + event["dur"]
+
+    def assert_causal(self, events, ranks, name):
+        spans = [self.span(events, rank, "move", name) for rank in ranks]
+        self.assertGreaterEqual(min(end for _, end in spans) + 0.002,
+                                max(begin for begin, _ in spans))
+
+    def test_one_host(self):
+        files = [RankFile(rank, 2) for rank in range(2)]
+        for file in files:
+            file.operation("allreduce x", [5.0, 6.0, 7.25, 9.0], 1)
+            file.add("gradients", "bucket", "s", 4.0, None, {"id": "0.1"})
+        events = self.merged(*files)
+        self.assertEqual(self.span(events, 1, "move", "allreduce x"), (7.25, 9.0))
+        self.assertEqual(len(self.events), 12)
+        self.assertEqual(len({event["id"] for event in self.events if "id" in event}), 2)
+        self.assertEqual(self.errors, "kolo-trace: clocks: as estimated at the start\n"
+                         f"kolo-trace: {self.folder}/merged.json: 12 events of 2 ranks\n")
+
+    def test_clocks_a_second_apart(self):
+        """The estimate is right: nothing is moved but by it."""
+        files = [RankFile(0, 2, "a"), RankFile(1, 2, "b", behind=S)]
+        for file in files:
+            file.operation("barrier", [5 * S, 5 * S, 5 * S, 5 * S + 10], 1)
+        files[0].operation("send x", [6 * S, 6 * S, 6 * S, 6 * S + 5], peer=1)
+        files[1].operation("receive x", [5.5 * S, 5.5 * S, 5.5 * S, 6 * S + 50], peer=0)
+        events = self.merged(*files)
+        self.assertEqual(self.span(events, 1, "move", "receive x"), (5.5 * S, 6 * S + 50))
+        self.assertIn("clocks: as estimated", self.errors)
+        self.assertEqual(events[1, "__metadata", "kolo_rank"]["args"]["to_world_clock_us"], 0)
+
+    def test_a_wrong_estimate(self):
+        """Both ranks of host b move together, until no effect precedes its cause."""
+        for error in (-3 * MS, 3 * MS):
+            with self.subTest(error=error):
+                files = [RankFile(0, 3, "a"), RankFile(1, 3, "b", behind=S, estimated=S + error),
+                         RankFile(2, 3, "b", behind=S, estimated=S + error + 2)]
+                for file in files:
+                    file.operation("allreduce x", [5 * S, 5 * S, 5 * S, 5 * S + 100], 1)
+                    file.operation("broadcast y", [7 * S, 7 * S, 7 * S, 7 * S + 1 + file.rank], 2)
+                files[0].operation("send m", [6 * S, 6 * S, 6 * S, 6 * S + 5], peer=2)
+                files[2].operation("receive m", [6 * S, 6 * S, 6 * S, 6 * S + 10], peer=0)
+                files[1].operation("send n", [6 * S, 6 * S, 6 * S, 6 * S + 10], peer=0)
+                files[0].operation("receive n", [6 * S, 6 * S, 6 * S, 6 * S + 20], peer=1)
+                events = self.merged(*files)
+                self.assert_causal(events, range(3), "allreduce x")
+                self.assertGreaterEqual(self.span(events, 2, "move", "receive m")[1],
+                                        self.span(events, 0, "move", "send m")[0])
+                self.assertGreaterEqual(self.span(events, 0, "move", "receive n")[1],
+                                        self.span(events, 1, "move", "send n")[0])
+                first, second = (events[rank, "move", "broadcast y"] for rank in (1, 2))
+                self.assertAlmostEqual(first["ts"], second["ts"], places=2)
+                self.assertEqual(events[0, "move", "broadcast y"]["ts"], 7 * S)
+                self.assertRegex(self.errors, "clocks: b by .*29[0-9]{2}")
+
+    def test_clocks_that_drift(self):
+        """By 100 us a second, against operations of 20 us."""
+        files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
+        for number in range(1, 61):
+            for file in files:
+                begin = number * S + (number * 100 if file.rank else 0)
+                file.operation(f"allreduce {number}", [begin, begin, begin, begin + 20], number)
+        events = self.merged(*files)
+        for number in range(1, 61):
+            self.assert_causal(events, range(2), f"allreduce {number}")
+        self.assertRegex(self.errors, r"clocks: b by .*-59[0-9]{2}\.")
+
+    def test_messages_that_were_not_all_recorded(self):
+        """Two sends and two receipts, but not of the same messages: the collectives win."""
+        files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
+        for file in files:
+            for number in (1, 2):
+                begin = number * S
+                file.operation("allreduce x", [begin, begin, begin, begin + 20], number)
+        for at in (2 * S, 3 * S):
+            files[0].operation("send m", [at, at, at, at + 5], peer=1)
+            files[1].operation("receive m", [at - S, at - S, at - S, at - S + 10], peer=0)
+        self.merged(*files)
+        self.assertIn("clocks: as estimated", self.errors)
+
+    def test_failed_operations_say_nothing_about_clocks(self):
+        files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
+        for file, begin in zip(files, (1 * S, 5 * S)):
+            file.operation("allreduce x", [begin, begin, begin, begin + 20], 1,
+                           error_kind="timeout")
+        self.merged(*files)
+        self.assertIn("clocks: as estimated", self.errors)
+
+    def test_contradictory_clocks(self):
+        """Rank 1's first operation ends before rank 0's begins, and the other way round."""
+        files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
+        for number, begins in ((1, (0, S)), (2, (S, 0))):
+            for file in files:
+                begin = 5 * S + begins[file.rank]
+                file.operation("barrier", [begin, begin, begin, begin + 10], number)
+        events = self.merged(*files)
+        self.assertEqual(events[1, "move", "barrier"]["ts"], 5 * S)
+        self.assertIn("clocks: left as estimated at the start, since they contradict", self.errors)
+
+    def test_cut_files_and_the_name_of_the_output(self):
+        files = [RankFile(rank, 3) for rank in range(2)]
+        for file in files:
+            file.operation("barrier", [5.0, 5.0, 5.0, 6.0], 1)
+        self.write(*files, cut=(1,))
+        _, errors = self.run_trace("merge", "-o", "all.json")
+        self.assertEqual(len(json.loads((self.folder / "all.json").read_text())), 5)
+        self.assertIn("cut: killed, or still being written: rank 1", errors)
+        self.assertIn("missing, of 3 ranks: rank 2", errors)
+        _, errors = self.run_trace("merge", "-o", "no/all.json", status=2)
+        self.assertIn("kolo-trace: no/all.json: No such file or directory\n", errors)
+
+
+class Stragglers(Case):
+    def table(self, *arguments):
+        """The rows as lists of cells by rank, then the sentences."""
+        self.output, self.errors = self.run_trace("stragglers", *arguments)
+        table, sentences = self.output.split("\n\n")
+        head, *rows = table.splitlines()
+        columns = [head.index(word) for word in ("rank", "host", "was last", "others", "longer")]
+        cells = [[row[begin:end].strip() for begin, end in zip(columns, [*columns[1:], None])]
+                 for row in rows]
+        return {int(row[0]): row for row in cells}, sentences.splitlines()
+
+    def test_one_rank_slow_in_backward_and_one_with_its_data(self):
+        self.write(*self.training(extra=lambda rank, step: (
+            12 if rank == 1 else 0, 30 if rank == 2 and step > 2 else 0)))
+        rows, sentences = self.table()
+        self.assertEqual(list(rows), [2, 1, 0, 3])
+        # Two ranks wait for 30 ms, one for 18 ms, in 18 steps: the buckets wait together.
+        self.assertEqual(rows[2], ["2", "a", "36 of 40", "1.4 s",
+                                   "backward 30 ms in 18 of 20 steps"])
+        self.assertEqual(rows[1], ["1", "b", "4 of 40", "72 ms",
+                                   "forward (data included) 12 ms in 20 of 20 steps"])
+        self.assertEqual(rows[0][2:], ["0 of 40", "0 us", "not longer"])
+        self.assertEqual(len(sentences), 2)
+        self.assertEqual(sentences[0], "rank 2 takes longer than the median of the others: "
+                         "backward 30 ms in 18 of 20 steps; the others waited 1.4 s for it, 38% of "
+                         "their time")
+        self.assertRegex(sentences[1], "^rank 1 takes .*: forward .data included. 12 ms in 20")
+
+    def test_two_ranks(self):
+        """Whoever waits is not the slow one."""
+        self.write(*self.training(2, extra=lambda rank, step: (0, 30 * rank)))
+        rows, sentences = self.table()
+        self.assertEqual(rows[0][4], "not longer")
+        self.assertEqual(rows[1][2:], ["40 of 40", "600 ms", "backward 30 ms in 20 of 20 steps"])
+        self.assertEqual(len(sentences), 1)
+
+    def test_rare_pauses(self):
+        self.write(*self.training(extra=lambda rank, step: (500 * (rank == 3 and step == 7), 0)))
+        _, sentences = self.table()
+        self.assertIn("rank 3 takes longer than the median of the others: forward (data included) "
+                      "500 ms in 1 of 20 steps", sentences[0])
+
+    def test_no_straggler(self):
+        self.write(*self.training(extra=lambda rank, step: (0, 0.01 * (rank == step % 4))))
+        rows, sentences = self.table()
+        self.assertEqual(rows[0][2], "10 of 40")
+        self.assertEqual(sentences, ["no straggler: no rank costs the others 1% of their time"])
+
+    def test_a_slow_network(self):
+        files = self.training()
+        for file in files:
+            for number in range(41, 45):
+                begin = 2 * S + number * 100 * MS
+                file.operation("allreduce x", [begin, begin, begin, begin + 90 * MS], number,
+                               waited_us=80 * MS, waited_for=-1 if file.rank == 3 else 3)
+        self.write(*files)
+        rows, sentences = self.table()
+        self.assertEqual(rows[3][3:], ["960 ms", "not longer"])
+        self.assertEqual(sentences[0], "rank 3: the others waited 960 ms for it, 6% of their "
+                         "time, though it computes no longer: its network, or its host")
+
+    def test_without_training(self):
+        for file in (RankFile(0, 2), RankFile(1, 2)):
+            late = 5 * MS * (file.rank == 0)
+            for number in range(1, 5):
+                begin = number * 10 * MS
+                file.operation("barrier", [begin, begin + late, begin + late, begin + 6 * MS],
+                               number, last_rank=1, late_us=late)
+            self.write(file)
+        rows, sentences = self.table()
+        self.assertEqual(rows[1], ["1", "a", "4 of 4", "20 ms", "not longer"])
+        self.assertEqual(sentences, ["rank 1: the others waited 20 ms for it, 56% of their time"])
+
+    def test_one_rank(self):
+        self.write(*self.training(1))
+        rows, sentences = self.table()
+        self.assertEqual(rows[0], ["0", "a", "0 of 0", "0 us", "not longer"])
+        self.assertIn("no straggler", sentences[0])
+
+    def test_top(self):
+        self.write(*self.training(extra=lambda rank, step: (0, 30 * (rank == 2))))
+        self.assertEqual(list(self.table("--top", "1")[0]), [2])
+        _, errors = self.run_trace("stragglers", "--top", "0", status=2)
+        self.assertIn("'0' is not a positive", errors)
+
+    def test_missing_and_cut_files(self):
+        self.write(*self.training(extra=lambda rank, step: (0, 30 * (rank == 2))), cut=(1,))
+        self.path(0).unlink()
+        rows, _ = self.table()
+        self.assertEqual(rows[2][2:], ["40 of 40", "1.2 s", "backward 30 ms in 19 of 19 steps"])
+        self.assertIn("cut: killed, or still being written: rank 1", self.errors)
+
+
+class Report(Case):
+    def picture(self, *arguments):
+        """The texts of its bars."""
+        self.run_trace("report", "-o", "step.svg", *arguments)
+        root = xml.etree.ElementTree.parse(self.folder / "step.svg").getroot()
+        return [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
+
+    def slowed(self, **meta):
+        """Rank 2 is slow in backward, most in step 5."""
+        return self.training(steps=10, extra=lambda rank, step: (
+            0, (60 if step == 5 else 30) * (rank == 2)), **meta)
+
+    def test_page(self):
+        self.write(*self.slowed())
+        self.assertEqual(self.run_trace("report"), ("", ""))
+        page = (self.folder / "report.html").read_text()
+        self.assertIn("<p>rank 2 takes longer than the median of the others: backward 30 ms in 10 "
+                      "of 10 steps", page)
+        self.assertIn("<th>others waited</th>", page)
+        self.assertIn("<td>20 of 20</td>", page)
+        self.assertIn("<h2>Step 5 of 10 steps</h2>", page)
+        self.assertNotRegex(page.replace("http://www.w3.org/2000/svg", ""), "https?:|<script|@im")
+
+    def test_picture(self):
+        self.write(*self.slowed())
+        texts = self.picture()
+        self.assertEqual(len(texts), 4 * 4 + 2 * 3 + 4)
+        # Two buckets that are submitted and moved together are one bar.
+        self.assertEqual(texts.count("move 1 ms: allreduce bucket.1, allreduce bucket.2"), 4)
+        self.assertEqual(texts.count("negotiate 60 ms: allreduce bucket.1, allreduce bucket.2"), 3)
+        self.assertEqual(texts.count("waits 60 ms: for rank 2 in allreduce bucket.1, for rank 2 in "
+                                     "allreduce bucket.2"), 3)
+        self.assertEqual(texts.count("backward 80 ms"), 1)
+        self.assertEqual(texts.count("exposed communication 61 ms"), 3)
+
+    def test_choice_of_the_step(self):
+        self.write(*self.slowed())
+        self.assertIn("backward 50 ms", self.picture("--step", "median"))
+        self.assertIn("backward 50 ms", self.picture("--step", "7"))
+        _, errors = self.run_trace("report", "--step", "11", status=2)
+        self.assertIn("no step 11 that all ranks have recorded", errors)
+        _, errors = self.run_trace("report", "--step", "best", status=2)
+        self.assertIn("'best' is not a positive number", errors)
+
+    def test_ranks_beyond_the_picture(self):
+        self.write(*self.training(20, steps=3, extra=lambda rank, step: (0, 30 * (rank == 19))))
+        self.assertEqual(sum(text.startswith("forward") for text in self.picture()), 16)
+        self.assertIn("rank 19</text>", (self.folder / "step.svg").read_text())
+
+    def test_names_are_escaped(self):
+        files = self.training(2, steps=3)
+        begin = 1 * S + 40 * MS
+        files[0].operation("allreduce <b>&\x1b[31m", [begin, begin, begin, begin + 9], 99,
+                           step=2)
+        self.write(*files)
+        self.run_trace("report", "--step", "2")
+        page = (self.folder / "report.html").read_text()
+        self.assertIn("allreduce &lt;b&gt;&amp; [31m</title>", page)
+        self.assertNotIn("<b>", page)
+
+    def test_no_steps(self):
+        self.write(RankFile(0, 1))
+        self.run_trace("report")
+        self.assertIn("There is no step that all ranks have recorded",
+                      (self.folder / "report.html").read_text())
+        self.assertIn("no step worst", self.run_trace("report", "-o", "x.svg", status=2)[1])
+
+
+class Files(Case):
+    def test_folders_without_traces(self):
+        for command in ("why", "stragglers", "report", "merge"):
+            output, errors = self.run_trace(command, status=2)
+            self.assertEqual(output, "")
+            self.assertEqual(errors, f"kolo-trace: {self.folder} has no trace of Kolo: they are "
+                                     "named rank-<R>.json\n")
+        result = subprocess.run([sys.executable, PROGRAM, "why", self.folder / "none"],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stderr),
+                         (2, f"kolo-trace: {self.folder}/none is not a folder\n"))
+
+    def test_foreign_files(self):
+        self.write(RankFile(0, 4), RankFile(3, 4))
+        self.path(1).write_text("{}")
+        self.path(2).write_bytes(b"\xff\x00[[[[" * 1000)
+        (self.folder / "rank-x.json").write_text("[")
+        (self.folder / "merged.json").write_text("[")
+        self.path("03").write_text(RankFile(3, 4).text())
+        _, errors = self.run_trace("why")
+        self.assertEqual(sorted(errors.splitlines()), [
+            "kolo-trace: missing, of 4 ranks: ranks 1 and 2",
+            "kolo-trace: rank-1.json is left out: no trace of format 1",
+            "kolo-trace: rank-2.json is left out: no trace of format 1"])
+
+    def test_another_format(self):
+        self.path(0).write_text(RankFile(0, 1).text().replace('"format": 1', '"format": 2'))
+        self.path(1).write_text("")
+        errors = self.run_trace("why", status=2)[1]
+        self.assertEqual(errors.count("no trace of format 1"), 2)
+
+    def test_files_of_an_earlier_job(self):
+        """Three ranks of it had no successor, one of the new job was killed."""
+        for old in ({"job": 5, "size": 2}, {"job": 6, "size": 4}):
+            size = old.pop("size")
+            self.write(*(RankFile(rank, size, written=NOW - 60 * S, **old) for rank in range(size)))
+            self.write(RankFile(1, 2, job=6))
+            output, errors = self.run_trace("why")
+            self.assertIn("missing, of 2 ranks: rank 0\n", errors)
+            self.assertIn("of another job, and left out: rank", errors)
+            self.assertEqual(len(output.splitlines()), 4)
+
+    def test_damaged_lines_and_unknown_fields(self):
+        file = RankFile(0, 1, future=[1])
+        file.operation("allreduce x", [NOW - 9 * S, NOW - 8 * S, NOW - 8 * S, NOW - 4 * S])
+        file.lines += ['{"name":7,"cat":[],"ph":{},"ts":"x","dur":null,"args":[3]}', '{"name":"x',
+                       "7", "[" * 5000, '{"cat":"move","ph":"X","ts":NaN,"dur":1e999,"args":{}}',
+                       '{"cat":"phase","ph":"X","ts":1,"args":{"step":"a"}}', "\x00" * 9, "{}"]
+        self.write(file)
+        self.path(0).write_text(self.path(0).read_text() + "trailing")
+        for command in ("why", "stragglers", "report", "merge"):
+            self.run_trace(command)
+        self.assertIn("after allreduce x, 4 s before", self.run_trace("why")[0])
+
+    def test_output_has_no_control_characters(self):
+        file = RankFile(0, 2, host="a\x1b[2J\u202e")
+        file.pending("allreduce \x1b]0;\x07\ud800é", NOW - 9 * S)
+        self.write(file, RankFile(1, 2))
+        for locale in ("C", "C.UTF-8"):
+            result = subprocess.run([sys.executable, PROGRAM, "why", self.folder], env={
+                "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+                capture_output=True, check=True)
+            self.assertTrue(result.stdout.decode().replace("\n", "").isprintable())
+
+    def test_a_reader_that_has_seen_enough(self):
+        self.write(*(RankFile(rank, 3000) for rank in range(2)))
+        result = subprocess.run(["sh", "-c", '"$0" "$1" why "$2" 2>&1 | head -n 1', sys.executable,
+                                 PROGRAM, self.folder], capture_output=True, text=True, check=True)
+        self.assertNotIn("Traceback", result.stdout)
+
+    def test_help(self):
+        for command in ([], ["why"], ["stragglers"], ["report"], ["merge"]):
+            result = subprocess.run([sys.executable, PROGRAM, *command, "--help"],
+                                    capture_output=True, text=True, check=True)
+            self.assertIn("usage: kolo-trace", result.stdout)
+        result = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True,
+                                check=False)
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+
+
+cases.main()

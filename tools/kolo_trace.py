@@ -1,0 +1,886 @@
+#!/usr/bin/env python3
+"""Reads the records and timelines of a job with Kolo, rank-<R>.json in a folder; docs/insight.md.
+
+  kolo-trace why FOLDER            the most likely cause of a failure or hang; what each rank did
+  kolo-trace stragglers FOLDER     which ranks make the others wait, how long, and in which phase
+  kolo-trace report FOLDER         the same as a page, with a picture of one step
+  kolo-trace merge FOLDER          one trace of all ranks for Perfetto, on one clock
+"""
+import argparse
+import array
+import bisect
+import collections
+import html
+import itertools
+import json
+import math
+import os
+import pathlib
+import re
+import statistics
+import sys
+
+FORMAT = 1
+FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
+SPANS = ("negotiate X", "queue X", "move X")  # of an operation
+LONG_US = 1e6  # for a wait
+
+
+class Problem(Exception):
+    """Ends the program; its text is one line."""
+
+
+def say(text):
+    print(f"kolo-trace: {text}", file=sys.stderr)
+
+
+def format_time(us):
+    if us >= 999.5e6:
+        return f"{us / 60e6:.0f} min"
+    unit, size = ("us", 1) if us < 999.5 else ("ms", 1e3) if us < 999.5e3 else ("s", 1e6)
+    return f"{us / size:.3g} {unit}"
+
+
+def plural(count, noun):
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def list_ranks(ranks):
+    """"rank 3", or "ranks 0, 1 and 4-7"."""
+    parts = []
+    for _, run in itertools.groupby(enumerate(sorted(ranks)), lambda pair: pair[1] - pair[0]):
+        run = [str(rank) for _, rank in run]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
+    text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+
+
+# The files of a job.
+
+
+def text_in(values, key):
+    """Names come from programs: without control characters."""
+    text = values.get(key)
+    text = text if isinstance(text, str) else ""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def number_in(values, key, default=0.0):
+    value = values.get(key)
+    is_number = isinstance(value, (int, float)) and abs(value) < 1e18  # a NaN is not less
+    return value if is_number else default
+
+
+class Event:
+    def __init__(self, values, shift):
+        self.values = values
+        self.kind = f"{values.get('cat')} {values.get('ph')}"
+        self.name = text_in(values, "name")
+        self.begin = number_in(values, "ts") + shift
+        self.duration = number_in(values, "dur")
+        self.end = self.begin + self.duration
+        args = values.get("args")
+        self.args = args if isinstance(args, dict) else {}
+
+    def number(self, key):
+        return number_in(self.args, key)
+
+    def rank(self, key):
+        return int(number_in(self.args, key, -1))
+
+    def text(self, key):
+        return text_in(self.args, key)
+
+    def has_failed(self):
+        return "error_kind" in self.args or "error" in self.args
+
+
+class Trace:
+    """The file of one rank."""
+
+    def __init__(self, path):
+        self.path = path
+        self.rank = int(FILE_NAME.fullmatch(path.name)[1])
+        meta = next((event.args for event in itertools.islice(self.events(), 1000)
+                     if event.name == "kolo_rank"), {})
+        self.format = meta.get("format")
+        self.host = text_in(meta, "host") or "an unknown host"
+        self.why = text_in(meta, "why")
+        self.to_world = number_in(meta, "to_world_clock_us")
+        self.clock = number_in(meta, "clock_us")
+        self.wall_clock = number_in(meta, "wall_clock_us")
+        self.job = str(meta.get("job")), int(number_in(meta, "size", 1))
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 16))
+            self.is_cut = not file.read().rstrip().endswith(b"]")
+
+    def events(self, shift=0.0):
+        """Those in complete lines. Their times are this rank's plus `shift`."""
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                try:
+                    values = json.loads(line.strip("[], \t\r\n"))
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(values, dict):
+                    yield Event(values, shift)
+
+
+class Job:
+    """The traces in a folder, of the job that has written last. Says what is missing."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        if not self.folder.is_dir():
+            raise Problem(f"{folder} is not a folder")
+        found = []
+        for path in self.folder.iterdir():
+            if FILE_NAME.fullmatch(path.name):
+                trace = Trace(path)
+                if trace.format == FORMAT:
+                    found.append(trace)
+                else:
+                    say(f"{path.name} is left out: no trace of format {FORMAT}")
+        if not found:
+            raise Problem(f"{folder} has no trace of Kolo: they are named rank-<R>.json")
+        job = max(found, key=lambda trace: trace.wall_clock).job
+        self.size = job[1]
+        self.traces = sorted((trace for trace in found if trace.job == job),
+                             key=lambda trace: trace.rank)
+        self.missing = sorted(set(range(self.size)) - {trace.rank for trace in self.traces})
+        for noun, ranks in (
+                ("of another job, and left out", [t.rank for t in found if t.job != job]),
+                ("cut: killed, or still being written", [t.rank for t in self.traces if t.is_cut]),
+                (f"missing, of {plural(self.size, 'rank')}", self.missing)):
+            if ranks:
+                say(f"{noun}: {list_ranks(ranks)}")
+
+
+# Clocks. The ranks of a host have one. Its distance from that of rank 0 has been estimated when the
+# job started; since then both have drifted.
+
+# None of these ends on any rank before it has begun on all.
+ALL_WAIT = ("allreduce", "allgather", "alltoall", "reduce_scatter", "barrier")
+CELLS = 1024  # the finest grid
+
+
+class Clocks:
+    """World times such that no effect precedes its cause, close to the estimates.
+
+    Between knots, which are equally far apart, a clock's correction is linear. One that is right at
+    two knots is right between them: so each knot is corrected by itself, for what happens on both
+    its sides.
+    """
+
+    def __init__(self, job):
+        # Host names may be the same on several machines, estimates are not.
+        of_clock = {}
+        for trace in job.traces:
+            of_clock.setdefault((trace.host, round(trace.to_world, -4)), []).append(trace)
+        self._clocks = [traces[0] for traces in of_clock.values()]
+        self._number = {trace.rank: number for number, traces in enumerate(of_clock.values())
+                        for trace in traces}
+        self._begin, self._length = 0.0, 1.0
+        self._knots = [[0.0] * len(self._clocks)]  # the corrections of all clocks
+        self.text = "as estimated at the start"
+        if len(self._clocks) > 1:
+            collectives, messages = self._read(job)
+            # Where not all messages have been recorded, they may be paired wrongly.
+            if not (self._fit(collectives + messages) or self._fit(collectives)):
+                self.text = "left as estimated at the start, since they contradict one another"
+
+    def shift(self, trace, time):
+        """What to add to a time of the trace."""
+        number = self._number[trace.rank]
+        estimate = self._clocks[number].to_world
+        last = len(self._knots) - 1
+        place = max(0.0, min((time + estimate - self._begin) / self._length, 1.0)) * last
+        knot = int(place)
+        first, second = (self._knots[k][number] for k in (knot, min(knot + 1, last)))
+        return estimate + first + (second - first) * (place - knot)
+
+    def _read(self, job):
+        """Causes and their effects, (clock, time, clock, time), in collectives and messages."""
+        collectives = {}  # by clock: the last begin, the first end
+        sent, received = collections.defaultdict(list), collections.defaultdict(list)
+        for trace in job.traces:
+            number = self._number[trace.rank]
+            times = collections.Counter()  # a new process set may have the name of an old one
+            for event in trace.events(self._clocks[number].to_world):
+                if event.kind != "move X" or event.has_failed():
+                    continue
+                kind, _, name = event.name.partition(" ")
+                key = event.text("set"), event.number("collective")
+                peer = event.rank("peer")
+                if kind == "send":
+                    sent[key[0], name, trace.rank, peer].append((number, event.begin))
+                elif kind == "receive":
+                    received[key[0], name, peer, trace.rank].append((number, event.end))
+                elif kind in ALL_WAIT and key[1] > 0:
+                    times[key] += 1
+                    spans = collectives.setdefault((*key, times[key]), {})
+                    begin, end = spans.get(number, (event.begin, event.end))
+                    spans[number] = max(begin, event.begin), min(end, event.end)
+        messages = [(*begin, *end) for key in sent.keys() & received.keys()
+                    if len(sent[key]) == len(received[key])
+                    for begin, end in zip(sorted(sent[key]), sorted(received[key]))]
+        return [(cause, spans[cause][0], effect, spans[effect][1])
+                for spans in collectives.values()
+                for cause, effect in itertools.permutations(spans, 2)], messages
+
+    def _fit(self, pairs):
+        """Whether there are knots, as few as possible, at which all pairs are right."""
+        if not pairs:
+            return True
+        times = [time for pair in pairs for time in pair[1::2]]
+        self._begin = min(times)
+        self._length = max(times) - self._begin or 1.0
+        # By how much the cause's clock may be moved ahead of the effect's, in each cell.
+        bounds = collections.defaultdict(lambda: [math.inf] * CELLS)
+        for cause, caused, effect, seen in pairs:
+            cells = sorted(min(int((time - self._begin) / self._length * CELLS), CELLS - 1)
+                           for time in (caused, seen))
+            row = bounds[cause, effect]
+            for cell in range(cells[0], cells[1] + 1):
+                row[cell] = min(row[cell], seen - caused)
+        for pieces in (0, 4, 16, 64, 256, 1024):
+            width = CELLS // max(pieces, 1)
+            knots = [self._correct({pair: min(row[max(0, (knot - 1) * width):(knot + 1) * width])
+                                    for pair, row in bounds.items()})
+                     for knot in range(pieces + 1)]
+            if None not in knots:
+                self._knots = knots
+                moved = ["{} by {} us".format(trace.host, " to ".join(sorted(
+                             {f"{end(column):+.3f}" for end in (min, max)})))
+                         for trace, column in zip(self._clocks, zip(*knots)) if any(column)]
+                self.text = ", ".join(moved) or self.text
+                return True
+        return False
+
+    def _correct(self, bounds):
+        """Corrections whose difference, cause's less effect's, is at most the bound of each pair;
+        None if there are none. They are shortest paths."""
+        corrections = [0.0] * len(self._clocks)
+        for _ in range(len(corrections) + 1):
+            is_done = True
+            for (cause, effect), bound in bounds.items():
+                if corrections[cause] > corrections[effect] + bound + 1e-6:
+                    corrections[cause] = corrections[effect] + bound
+                    is_done = False
+            if is_done:
+                return [correction - corrections[0] for correction in corrections]
+        return None
+
+
+def merge(options):
+    job = Job(options.folder)
+    clocks = Clocks(job)
+    path = options.output or job.folder / "merged.json"
+    count = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for trace in job.traces:
+            for event in trace.events():
+                values = event.values
+                if values.get("ph") != "M":
+                    values["ts"] = round(event.begin + clocks.shift(trace, event.begin), 3)
+                if "id" in values:  # of an arrow: unique within the rank
+                    values["id"] = f"{trace.rank}.{values['id']}"
+                if event.name == "kolo_rank":
+                    event.args["to_world_clock_us"] = 0
+                file.write(",\n" if count else "[\n")
+                file.write(json.dumps(values, separators=(",", ":")))
+                count += 1
+        file.write("\n]\n")
+    say(f"clocks: {clocks.text}")
+    say(f"{path}: {plural(count, 'event')} of {plural(len(job.traces), 'rank')}")
+
+
+# Why a job has failed or hangs.
+
+Error = collections.namedtuple("Error", "time rank kind lost text")
+STATES = {"negotiate X": "submitted", "queue X": "queued", "move X": "moving"}
+
+
+def plain(kind):
+    """The same for "peer lost" and "PeerLostError"."""
+    return re.sub("[^a-z]|error$", "", kind.lower())
+
+
+class Wait:
+    """An operation that had not ended when the record was written, or that failed."""
+
+    def __init__(self, rank, event, since):
+        self.since, self.until = since, event.end + event.number("waiting_us")
+        self.duration = self.until - self.since
+        self.set = event.text("set")
+        self.name = event.name + (f" on process set {self.set}" if self.set != "world" else "")
+        self.state = event.text("state") or STATES.get(event.kind)
+        self.is_overdue = plain(event.text("error_kind")) == "timeout"
+        self.peer, self.awaiting = event.rank("peer"), event.rank("awaiting")
+        self.key = self.name
+        kind, _, name = event.name.partition(" ")
+        if self.peer >= 0:  # a send and its receive have the same key
+            self.key = name, self.set, *((rank, self.peer) if kind == "send" else (self.peer, rank))
+
+
+class LastSeen:
+    """What a rank did last."""
+
+    def __init__(self, trace):
+        self.trace = trace
+        self.now = trace.to_world + trace.clock  # when the record was written
+        self.phase = self.last = None  # the last phase, and the last operation that ended well
+        self.sets = set()
+        errors, open_operations = [], {}
+        backward = recovered = -math.inf
+        for event in trace.events(trace.to_world):
+            if not event.kind.endswith(" M"):
+                self.now = max(self.now, event.end + event.number("waiting_us"))
+            self.sets.add(event.text("set"))
+            if event.kind.startswith("phase "):
+                self.phase = event
+                # Errors before a whole pass and step were caught: the program went on.
+                if event.kind == "phase X":
+                    backward = event.begin if event.name == "backward" else backward
+                    recovered = backward if event.name == "step" else recovered
+            elif event.kind == "error i" and event.text("kind") != "lost events":
+                errors.append(Error(event.begin, trace.rank, plain(event.text("kind")),
+                                    event.rank("lost_rank"), event.name))
+            elif event.kind == "pending B" or event.kind in SPANS and event.has_failed():
+                use = event.text("set"), event.number("use")
+                since = open_operations[use].since if use in open_operations else event.begin
+                open_operations[use] = Wait(trace.rank, event, since)
+            elif event.kind in SPANS and (self.last is None or event.end > self.last.end):
+                self.last = event
+        self.errors = [error for error in errors if error.time >= recovered]
+        self.waits = [wait for wait in open_operations.values() if wait.until >= recovered]
+        self.waits.sort(key=lambda wait: -wait.duration)
+
+    def doing(self):
+        if self.phase and self.phase.kind == "phase B":
+            name = "step()" if self.phase.name == "step" else self.phase.name
+            return f"in {name} of step {self.phase.number('step')}, " \
+                   f"for {format_time(self.now - self.phase.begin)}"
+        if self.last:
+            return f"after {self.last.name}, {format_time(self.now - self.last.end)} before"
+        return "at its start"
+
+
+class Inquest:
+    """What all ranks did last, whom each waits for, and the cause that explains it."""
+
+    def __init__(self, job):
+        self._missing, self._size = job.missing, job.size
+        self._seen = {trace.rank: LastSeen(trace) for trace in job.traces}
+        self._errors = sorted(error for seen in self._seen.values() for error in seen.errors)
+        self._awaited = {rank: self._find_awaited(rank) for rank in self._seen}
+
+    def cause(self):
+        """One sentence."""
+        if self._errors:
+            # Others may note what follows from an error before the rank itself notes the error.
+            causes = [error for error in self._errors if error.kind not in ("peerlost", "shutdown")
+                      and error.time < self._errors[0].time + LONG_US]
+            return self._explain([*causes, *self._errors][0])
+        known = [f"an error on rank {rank}: {seen.trace.why}" for rank, seen in self._seen.items()
+                 if seen.trace.why not in ("", "requested", "timeline")]
+        if self._missing:
+            known.append(f"unknown: {list_ranks(self._missing)} left no record, but nobody waits "
+                         "for long")
+        return self._explain_waits() or [
+            *known, "nothing is wrong: there are no errors, and nobody waits for long"][0]
+
+    def describe(self, rank):
+        """One line."""
+        if rank not in self._seen:
+            return f"rank {rank}: no record"
+        seen = self._seen[rank]
+        parts = [f"rank {rank} on {seen.trace.host}: {seen.doing()}"]
+        for wait in seen.waits[:1]:
+            others = [other for other, why in self._awaited[rank].items() if why is wait]
+            whom = f" for {list_ranks(others)}" if others else ""
+            more = f" and {len(seen.waits) - 1} more" if seen.waits[1:] else ""
+            parts.append(f"waits {format_time(wait.duration)}{whom} in {wait.name}{more}")
+        parts += [f"error: {error.text}" for error in seen.errors[:1]]
+        parts += ["its file is cut"] * seen.trace.is_cut
+        return "; ".join(parts)
+
+    def _find_awaited(self, rank):
+        """The ranks that this one waits for, and the longest wait for each."""
+        awaited = {}
+        for wait in self._seen[rank].waits:
+            for other in self._awaited_in(wait, rank):
+                awaited.setdefault(other, wait)
+        return awaited
+
+    def _awaited_in(self, wait, rank):
+        if wait.awaiting >= 0:
+            return [wait.awaiting]
+        if wait.peer >= 0:
+            members = [wait.peer]
+        elif wait.set == "world":
+            members = range(self._size)
+        else:
+            members = [other for other, seen in self._seen.items() if wait.set in seen.sets]
+        if wait.state == "submitted" or wait.peer >= 0:
+            absent = [other for other in members if other != rank
+                      and not self._has_submitted(other, wait)]
+            return [other for other in absent if other in self._seen] or absent
+        return [other for other in members if other not in self._seen and wait.state == "moving"]
+
+    def _has_submitted(self, rank, wait):
+        return rank in self._seen and any(own.key == wait.key and own.since < wait.until
+                                          for own in self._seen[rank].waits)
+
+    def _explain(self, error):
+        thrown = re.search("rank ([0-9]+) ended with an uncaught exception: (.*)", error.text)
+        if error.kind == "mismatch":
+            return f"a mismatch: {error.text}"
+        if error.kind == "timeout":
+            return self._explain_waits() or f"the deadline passed: {error.text}"
+        if error.kind not in ("peerlost", "shutdown"):
+            return f"an exception on rank {error.rank}: {error.text}"
+        if thrown:
+            return f"an exception on rank {thrown[1]}: {thrown[2]}"
+        return self._explain_loss() if error.kind == "peerlost" else f"a rank ended: {error.text}"
+
+    def _explain_loss(self):
+        losses = [error for error in self._errors if error.kind == "peerlost"]
+        lost = {error.lost for error in losses if error.lost >= 0}
+        lost_by = f"{list_ranks({error.rank for error in losses})} lost contact"
+        silent = re.search("nothing has come from (.+?) for ", losses[0].text)
+        dead = sorted(lost - self._seen.keys())
+        if silent:
+            host = f"nothing came from {silent[1]} any more, and {lost_by}"
+            return f"a host vanished: {host}; {list_ranks(self._missing)} left no record" if dead \
+                else f"the network between hosts failed: {host}, but all ranks have written records"
+        if not dead:
+            return losses[0].text
+        vanished = self._lost_host(dead[0])
+        if vanished:
+            return f"a host vanished: {list_ranks(vanished)}, which seem to be all of its ranks, " \
+                   f"left no record; {lost_by}"
+        return f"{list_ranks(dead)} died, as if killed: no record is left; {lost_by}"
+
+    def _lost_host(self, rank):
+        """All ranks of the host of `rank`, if there are others and none left a record. Hosts are
+        taken to have equally many ranks, in order."""
+        sizes = set(collections.Counter(seen.trace.host for seen in self._seen.values()).values())
+        size = sizes.pop()
+        ranks = range(rank // size * size, min((rank // size + 1) * size, self._size))
+        return ranks if not sizes and size > 1 and not self._seen.keys() & set(ranks) else None
+
+    def _explain_waits(self):
+        """Follows who waits for whom from the longest wait to ranks that wait for nobody."""
+        longest = {rank: max(awaited.values(), key=lambda wait: wait.duration)
+                   for rank, awaited in self._awaited.items() if awaited}
+        waiting = [rank for rank, wait in longest.items()
+                   if wait.is_overdue or wait.duration >= LONG_US]
+        if not waiting:
+            return None
+        first = max(waiting, key=lambda rank: longest[rank].duration)
+        reached, todo = [], [first]
+        while todo:
+            rank = todo.pop()
+            if rank not in reached:
+                reached.append(rank)
+                todo += self._awaited.get(rank, {})
+        roots = [rank for rank in reached if not self._awaited.get(rank)]
+        return self._explain_roots(roots) if roots else self._explain_cycle(first)
+
+    def _explain_roots(self, roots):
+        waits = [(wait, waiter, root) for waiter, awaited in self._awaited.items()
+                 for root, wait in awaited.items() if root in roots]
+        wait = max((wait for wait, _, _ in waits), key=lambda wait: wait.duration)
+        waits = [found for found in waits if found[0].key == wait.key]
+        waiters, roots = (sorted({found[column] for found in waits}) for column in (1, 2))
+        if wait.state == "submitted" or wait.peer >= 0:
+            text = f"{list_ranks(roots)} did not submit " \
+                   + ("the counterpart of " if wait.peer >= 0 else "") + wait.name
+        else:
+            text = f"{list_ranks(roots)} did not move the data of {wait.name}"
+        return "the deadline passed: " * wait.is_overdue + text \
+            + f", for which {list_ranks(waiters)} waited {format_time(wait.duration)}; " \
+            + "; ".join(self._describe_root(root, wait) for root in roots[:4])
+
+    def _describe_root(self, root, wait):
+        if root not in self._seen:
+            return f"rank {root} left no record: it is stopped, or hangs, or its host does"
+        seen = self._seen[root]
+        age = wait.until - seen.now
+        if age > LONG_US and seen.trace.why != "timeline":
+            return f"rank {root} seems to be stopped: its record is {format_time(age)} older, " \
+                   f"when it was {seen.doing()}"
+        return f"rank {root} was {seen.doing()}"
+
+    def _explain_cycle(self, rank):
+        path = [rank]
+        while path[-1] not in path[:-1]:
+            path.append(next(iter(self._awaited[path[-1]])))
+        path = path[path.index(path[-1]):]
+        return "a cycle, as when ranks submit operations in different orders: " + ", ".join(
+            f"rank {waiter} waits for rank {awaited} in {self._awaited[waiter][awaited].name}"
+            for waiter, awaited in zip(path, path[1:]))
+
+
+def why(options):
+    job = Job(options.folder)
+    inquest = Inquest(job)
+    print(f"Most likely cause: {inquest.cause()}\n")
+    for rank in range(job.size):
+        print(inquest.describe(rank))
+
+
+# Stragglers.
+
+SLOW_STEP = 0.05  # by this part of its length a step takes longer on a slow rank
+STRAGGLER = 0.01  # this part of all ranks' time is lost through one
+PHASES = ("forward", "backward", "before step", "step")
+WAITING_PHASES = ("step", "before step", "forward", "backward")  # those where programs wait, first
+HEAD = ("rank", "host", "was last in", "others waited", "longer than the median of the others")
+
+Row = collections.namedtuple("Row", "rank host last waited waited_part slow slow_part")
+
+
+def total_of(intervals):
+    """Their union."""
+    total, until = 0.0, -math.inf
+    for begin, end in sorted(zip(intervals[::2], intervals[1::2])):
+        total += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return total
+
+
+def median_of_others(ordered, own):
+    """The median of sorted values without one that is `own`."""
+    place, count = bisect.bisect_left(ordered, own), len(ordered) - 1
+    return sum(ordered[k + (k >= place)] for k in ((count - 1) // 2, count // 2)) / 2
+
+
+class Survey:
+    """One pass through all files: who was last, what it cost, and how long phases took."""
+
+    def __init__(self, job):
+        self.job = job
+        self._duration = 1.0  # of the longest file
+        self._last, self._waited = collections.Counter(), collections.Counter()  # by rank
+        self._phases, self._exposed = {}, {}  # by rank and step
+        for trace in job.traces:
+            self._read(trace)
+        self.steps = sorted(set.intersection(*map(set, self._exposed.values())))
+        self.rows = sorted(self._rows(), key=lambda row: -row.waited_part - row.slow_part)
+
+    def length(self, step):
+        """How long a step took, waits included."""
+        return statistics.median(sum(phases[step].values()) for phases in self._phases.values())
+
+    def _read(self, trace):
+        last = collections.Counter()
+        intervals = collections.defaultdict(lambda: array.array("d"))  # of this rank's waits
+        phases = self._phases[trace.rank] = collections.defaultdict(collections.Counter)
+        exposed = self._exposed[trace.rank] = collections.Counter()
+        begin, end = math.inf, -math.inf
+        for event in trace.events():
+            if event.values.get("ph") != "X":
+                continue
+            begin, end = min(begin, event.begin), max(end, event.end)
+            if event.kind == "phase X":
+                phases[event.number("step")][event.name] += event.duration
+                if event.name == "step":
+                    exposed[event.number("step")] += event.number("exposed_us")
+            elif event.kind == "negotiate X":
+                last[event.rank("last_rank")] += event.number("collective") > 0
+                intervals[event.rank("last_rank")].extend(
+                    (event.begin, event.begin + event.number("late_us")))
+            elif event.kind == "move X":
+                intervals[event.rank("waited_for")].extend(
+                    (event.begin, event.begin + event.number("waited_us")))
+        # All files count the same operations, if they have not been cut; but where its own rank was
+        # last, a file may leave out that the operation was negotiated for no time.
+        self._last |= last
+        # Operations that wait at the same time for the same rank wait once.
+        self._waited.update({rank: total_of(times) for rank, times in intervals.items()})
+        self._duration = max(self._duration, end - begin)
+
+    def _work(self, rank, step):
+        """How long the phases of a step took without the program's waits, in the order PHASES."""
+        phases = dict(self._phases[rank][step])
+        waits = self._exposed[rank][step]
+        for name in WAITING_PHASES:
+            part = min(waits, phases.get(name, 0.0))
+            phases[name] = phases.get(name, 0.0) - part
+            waits -= part
+        return [phases[name] for name in PHASES]
+
+    def _rows(self):
+        others = max(1, len(self.job.traces) - 1)
+        slow = collections.defaultdict(list)  # by rank: by how much the phases of a step are longer
+        for step in self.steps if len(self.job.traces) > 1 else ():
+            works = {trace.rank: self._work(trace.rank, step) for trace in self.job.traces}
+            totals = sorted(map(sum, works.values()))
+            columns = [sorted(column) for column in zip(*works.values())]
+            for rank, work in works.items():
+                excess = sum(work) - median_of_others(totals, sum(work))
+                if excess > SLOW_STEP * self.length(step):
+                    slow[rank].append([own - median_of_others(column, own)
+                                       for column, own in zip(columns, work)])
+        lengths = sum(map(self.length, self.steps)) or 1.0
+        for trace in self.job.traces:
+            waited, steps = self._waited[trace.rank], slow[trace.rank]
+            yield Row(trace.rank, trace.host, self._last[trace.rank], waited,
+                      waited / self._duration / others, steps, sum(map(sum, steps)) / lengths)
+
+    def describe_slow(self, row):
+        if row.slow_part < STRAGGLER:
+            return "not longer"
+        excess = [statistics.median(column) for column in zip(*row.slow)]
+        phases = [f"{name}{' (data included)' * (name == 'forward')} {format_time(time)}"
+                  for name, time in zip(PHASES, excess) if time > max(excess) / 4]
+        return f"{', '.join(phases)} in {len(row.slow)} of {plural(len(self.steps), 'step')}"
+
+    def table(self, top=None):
+        operations = sum(self._last.values())
+        return [HEAD, *((str(row.rank), row.host, f"{row.last} of {operations}",
+                         format_time(row.waited), self.describe_slow(row))
+                        for row in self.rows[:top])]
+
+    def sentences(self):
+        """One for each straggler, the worst first."""
+        found = []
+        for row in self.rows:
+            waited = f"the others waited {format_time(row.waited)} for it, " \
+                     f"{row.waited_part:.0%} of their time"
+            if row.slow_part >= STRAGGLER:
+                found.append(f"rank {row.rank} takes longer than the median of the others: "
+                             f"{self.describe_slow(row)}; {waited}")
+            elif row.waited_part >= STRAGGLER:
+                found.append(f"rank {row.rank}: {waited}"
+                             + ", though it computes no longer: its network, or its host"
+                             * bool(self.steps))
+        return found or ["no straggler: no rank costs the others 1% of their time"]
+
+
+def stragglers(options):
+    survey = Survey(Job(options.folder))
+    rows = survey.table(options.top)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+    print("", *survey.sentences(), sep="\n")
+
+
+# A page with a picture of one step.
+
+COLOURS = {"forward": "#56b4e9", "backward": "#0072b2", "before step": "#cc79a7",
+           "step": "#009e73", "exposed": "url(#stripes)", "negotiate": "#e69f00",
+           "queue": "#999999", "move": "#6a51a3", "waits": "#d55e00"}
+ROWS = ("negotiate", "queue", "move", "waits")
+PICTURED_RANKS = 16
+LEFT, WIDTH, ROW, BLOCK = 130, 900, 12, 94
+
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"
+     aria-label="What each rank did in step {step}">
+<style>
+text {{ font: 12px sans-serif; fill: #222 }}
+.small {{ font-size: 9px; fill: #666 }} .rank {{ font-weight: bold }} .inside {{ fill: #fff }}
+.right {{ text-anchor: end }} .middle {{ text-anchor: middle }}
+line {{ stroke: #ddd }} .operation {{ fill-opacity: .55 }}
+</style>
+<pattern id="stripes" width="5" height="5" patternUnits="userSpaceOnUse"
+  patternTransform="rotate(45)"><rect width="5" height="5" fill="#fff"/><rect width="2.5" height="5"
+  fill="#d55e00"/></pattern>
+<rect width="100%" height="100%" fill="#fff"/>
+{content}
+</svg>
+"""
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Who makes the others wait</title>
+<style>
+body {{ font: 15px/1.5 sans-serif; color: #222; max-width: 1060px; margin: 2em auto }}
+table {{ border-collapse: collapse }} svg {{ width: 100% }}
+td, th {{ padding: .2em 1.5em .2em 0; text-align: left; border-bottom: 1px solid #ddd }}
+</style>
+<h1>Who makes the others wait</h1>
+{sentences}
+<table>
+{table}
+</table>
+{picture}
+</html>
+"""
+
+
+class Picture:
+    """One step: times across; for each rank a block of rows."""
+
+    def __init__(self, survey, step):
+        shown = [row.rank for row in survey.rows[:PICTURED_RANKS]]
+        clocks = Clocks(survey.job)
+        self._step = step
+        self._events = {trace: list(self._read(trace, clocks)) for trace in survey.job.traces
+                        if trace.rank in shown}
+        phases = [event for event in itertools.chain(*self._events.values())
+                  if event.kind == "phase X"]
+        self._begin = min(phase.begin for phase in phases)
+        self._length = max(phase.end for phase in phases) - self._begin or 1.0
+
+    def svg(self):
+        height = 64 + BLOCK * len(self._events)
+        content = [*self._legend(), *self._axis(height)]
+        for number, trace in enumerate(self._events):
+            content += self._block(trace, 40 + BLOCK * number)
+        return SVG.format(width=LEFT + WIDTH + 20, height=height, step=self._step,
+                          content="\n".join(content))
+
+    def _read(self, trace, clocks):
+        for event in trace.events():
+            if event.number("step") == self._step and event.kind in ("phase X", *SPANS):
+                shift = clocks.shift(trace, event.begin)
+                event.begin, event.end = event.begin + shift, event.end + shift
+                yield event
+
+    def _bars(self, trace):
+        """The names of operations that share a bar, by its row, begin and end: fused ones do."""
+        bars = collections.defaultdict(list)
+        for event in self._events[trace]:
+            row = event.kind.removesuffix(" X")
+            if row in ROWS:
+                bars[row, event.begin, event.end].append(event.name)
+            culprit, wait = {"negotiate": ("last_rank", "late_us"),
+                             "move": ("waited_for", "waited_us")}.get(row, ("", ""))
+            if event.number(wait) > 0:
+                bars["waits", event.begin, event.begin + event.number(wait)].append(
+                    f"for rank {event.rank(culprit)} in {event.name}")
+        return bars
+
+    def _legend(self):
+        x = LEFT
+        for name, colour in COLOURS.items():
+            yield f'<rect x="{x}" y="8" width="12" height="12" fill="{colour}"/>'
+            yield f'<text x="{x + 17}" y="18">{name}</text>'
+            x += 45 + 6 * len(name)
+
+    def _axis(self, height):
+        unit = 10 ** math.floor(math.log10(self._length))
+        unit /= next(parts for parts in (1, 2, 5, 10) if self._length / unit * parts >= 4)
+        for tick in range(int(self._length / unit) + 1):
+            x = self._x(self._begin + tick * unit)
+            yield f'<line x1="{x}" x2="{x}" y1="30" y2="{height - 24}"/>'
+            yield f'<text class="small middle" x="{x}" y="{height - 10}">' \
+                  f'{format_time(tick * unit)}</text>'
+
+    def _block(self, trace, top):
+        yield f'<text class="rank" x="8" y="{top + 14}">rank {trace.rank}</text>'
+        yield f'<text class="small" x="8" y="{top + 28}">{html.escape(trace.host)}</text>'
+        for phase in self._events[trace]:
+            if phase.kind != "phase X":
+                continue
+            text = f"{phase.name} {format_time(phase.duration)}"
+            yield self._bar(phase.begin, phase.end, top, 18, COLOURS.get(phase.name, "#777"), text)
+            if phase.duration / self._length * WIDTH > 7 * len(text):
+                yield f'<text class="inside" x="{self._x(phase.begin) + 4}" y="{top + 13}">' \
+                      f'{html.escape(text)}</text>'
+            exposed = phase.number("exposed_us")
+            if exposed > 0:  # when is not recorded: mostly at the begin of step()
+                begin = min(phase.begin, phase.end - exposed)
+                yield self._bar(begin, begin + exposed, top + 19, 6, COLOURS["exposed"],
+                                f"exposed communication {format_time(exposed)}")
+        y = {row: top + 28 + (ROW + 3) * number for number, row in enumerate(ROWS)}
+        for row in ROWS:
+            yield f'<text class="small right" x="{LEFT - 6}" y="{y[row] + 9}">{row}</text>'
+        for (row, begin, end), names in self._bars(trace).items():
+            text = f"{row} {format_time(end - begin)}: {', '.join(names[:8])}" \
+                   + (f" and {len(names) - 8} more" if names[8:] else "")
+            yield self._bar(begin, end, y[row], ROW, COLOURS[row], text, ' class="operation"')
+
+    def _x(self, time):
+        return round(LEFT + WIDTH * max(0, min((time - self._begin) / self._length, 1)), 2)
+
+    def _bar(self, begin, end, y, height, colour, text, attributes=""):
+        width = max(round(self._x(end) - self._x(begin), 2), 0.5)
+        return f'<rect{attributes} x="{self._x(begin)}" y="{y}" width="{width}" ' \
+               f'height="{height}" fill="{colour}"><title>{html.escape(text)}</title></rect>'
+
+
+def choose_step(survey, which):
+    """The first step warms up: it is neither the worst nor the median unless it is the only one."""
+    steps = sorted(survey.steps[1:] or survey.steps, key=survey.length)
+    if not steps or which not in ("worst", "median") and which not in survey.steps:
+        raise Problem(f"{survey.job.folder}: no step {which} that all ranks have recorded")
+    return {"worst": steps[-1], "median": steps[(len(steps) - 1) // 2]}.get(which, which)
+
+
+def report(options):
+    survey = Survey(Job(options.folder))
+    page = ""
+    if survey.steps or options.output.endswith(".svg"):
+        step = choose_step(survey, options.step)
+        page = Picture(survey, step).svg()
+    if not options.output.endswith(".svg"):
+        rows = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+                for row in survey.table()]
+        page = PAGE.format(
+            sentences="\n".join(f"<p>{html.escape(text)}</p>" for text in survey.sentences()),
+            table="\n".join([rows[0].replace("td>", "th>"), *rows[1:]]),
+            picture=f"<h2>Step {step} of {plural(len(survey.steps), 'step')}</h2>\n{page}" if page
+            else "<p>There is no step that all ranks have recorded.</p>")
+    with open(options.output, "w", encoding="utf-8") as file:
+        file.write(page)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"kolo-trace: {message}; see {self.prog} --help\n")
+
+
+def positive(text):
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
+def parse_options(arguments):
+    parser = Parser(prog="kolo-trace", description=__doc__,
+                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(run, text):
+        command = commands.add_parser(run.__name__, help=text, description=text)
+        command.add_argument("folder", metavar="FOLDER", help="with a rank-<R>.json of each rank")
+        command.set_defaults(run=run)
+        return command.add_argument
+
+    add(why, "the most likely cause of a failure or hang, and what each rank did last")
+    add(stragglers, "which ranks make the others wait, how long, and in which phase")(
+        "--top", type=positive, metavar="N", help="the table shows only the N worst ranks")
+    argument = add(report, "stragglers as a page, with a picture of one step")
+    argument("-o", "--output", default="report.html", metavar="FILE",
+             help="default: %(default)s; if it ends in .svg, it is the picture alone")
+    argument("--step", default="worst", help="worst (default), median or its number",
+             type=lambda text: text if text in ("worst", "median") else positive(text))
+    add(merge, "one trace of all ranks on one clock, for Perfetto and chrome://tracing")(
+        "-o", "--output", metavar="FILE", help="default: FOLDER/merged.json")
+    return parser.parse_args(arguments)
+
+
+def main(arguments):
+    options = parse_options(arguments)
+    sys.stdout.reconfigure(errors="backslashreplace")  # names may have letters that it cannot show
+    try:
+        options.run(options)
+        sys.stdout.flush()
+    except Problem as problem:
+        say(problem)
+        return 2
+    except BrokenPipeError:  # as by head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        say(f"{error.filename}: {error.strerror}")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
