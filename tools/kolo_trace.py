@@ -319,7 +319,8 @@ class Wait:
         self.peer, self.awaiting = event.rank("peer"), event.rank("awaiting")
         self.key = self.name
         kind, _, name = event.name.partition(" ")
-        if self.peer >= 0:  # a send and its receive have the same key
+        self.is_message = kind in ("send", "receive")
+        if self.is_message:  # both have the same key
             self.key = name, self.set, *((rank, self.peer) if kind == "send" else (self.peer, rank))
 
 
@@ -416,13 +417,13 @@ class Inquest:
     def _awaited_in(self, wait, rank):
         if wait.awaiting >= 0:
             return [wait.awaiting]
-        if wait.peer >= 0:
-            members = [wait.peer]
+        if wait.is_message:
+            members = [wait.peer] if wait.peer >= 0 else []
         elif wait.set == "world":
             members = range(self._size)
         else:
             members = [other for other, seen in self._seen.items() if wait.set in seen.sets]
-        if wait.state == "submitted" or wait.peer >= 0:
+        if wait.state == "submitted" or wait.is_message:
             absent = [other for other in members if other != rank
                       and not self._has_submitted(other, wait)]
             return [other for other in absent if other in self._seen] or absent
@@ -494,9 +495,9 @@ class Inquest:
         wait = max((wait for wait, _, _ in waits), key=lambda wait: wait.duration)
         waits = [found for found in waits if found[0].key == wait.key]
         waiters, roots = (sorted({found[column] for found in waits}) for column in (1, 2))
-        if wait.state == "submitted" or wait.peer >= 0:
+        if wait.state == "submitted" or wait.is_message:
             text = f"{list_ranks(roots)} did not submit " \
-                   + ("the counterpart of " if wait.peer >= 0 else "") + wait.name
+                   + "the counterpart of " * wait.is_message + wait.name
         else:
             text = f"{list_ranks(roots)} did not move the data of {wait.name}"
         return "the deadline passed: " * wait.is_overdue + text \

@@ -244,6 +244,10 @@ class Why(Case):
         self.write(*files)
         self.assertIn("rank 2 did not submit the counterpart of receive x, for which rank 1 waited "
                       "30 s", self.cause())
+        files[1].lines[-1] = files[1].lines[-1].replace('"peer": 2', '"tag": 5')
+        self.write(files[1])
+        self.assertIn("nothing is wrong", self.cause())
+        self.assertIn("waits 30 s in receive x", self.ranks[1])
 
     def test_data_that_do_not_move(self):
         files = [RankFile(rank, 3) for rank in range(3)]
@@ -513,9 +517,13 @@ class Stragglers(Case):
                       "500 ms in 1 of 20 steps", sentences[0])
 
     def test_no_straggler(self):
-        self.write(*self.training(extra=lambda rank, step: (0, 0.01 * (rank == step % 4))))
+        files = self.training(extra=lambda rank, step: (0, 0.01 * (rank == step % 4)))
+        for file in files:  # messages, and what never ran, are not counted
+            file.operation("receive x", [2 * S, 2.1 * S], 0, last_rank=0)
+        self.write(*files)
         rows, sentences = self.table()
         self.assertEqual(rows[0][2], "10 of 40")
+        self.assertEqual(rows[1][2], "10 of 40")
         self.assertEqual(sentences, ["no straggler: no rank costs the others 1% of their time"])
 
     def test_a_slow_network(self):
@@ -565,10 +573,16 @@ class Stragglers(Case):
 
 class Report(Case):
     def picture(self, *arguments):
-        """The texts of its bars."""
+        """The texts of its bars; `self.bars` has their begins and lengths, of which a step has
+        900."""
         self.run_trace("report", "-o", "step.svg", *arguments)
         root = xml.etree.ElementTree.parse(self.folder / "step.svg").getroot()
-        return [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
+        space = "{http://www.w3.org/2000/svg}"
+        bars = [bar for bar in root.iter(space + "rect") if bar.find(space + "title") is not None]
+        texts = [bar.find(space + "title").text for bar in bars]
+        self.bars = {text: (float(bar.get("x")) - 130, float(bar.get("width")))
+                     for text, bar in zip(texts, bars)}
+        return texts
 
     def slowed(self, **meta):
         """Rank 2 is slow in backward, most in step 5."""
@@ -597,6 +611,12 @@ class Report(Case):
                                      "allreduce bucket.2"), 3)
         self.assertEqual(texts.count("backward 80 ms"), 1)
         self.assertEqual(texts.count("exposed communication 61 ms"), 3)
+        for text, begin, length in (
+                ("backward 80 ms", 10, 80), ("exposed communication 61 ms", 30, 61),
+                ("waits 60 ms: for rank 2 in allreduce bucket.1, for rank 2 in allreduce bucket.2",
+                 30, 60), ("move 1 ms: allreduce bucket.1, allreduce bucket.2", 90, 1)):
+            for found, expected in zip(self.bars[text], (begin, length)):
+                self.assertAlmostEqual(found, expected * 900 / 93, delta=0.02)
 
     def test_choice_of_the_step(self):
         self.write(*self.slowed())
