@@ -217,6 +217,16 @@ class Why(Case):
                                        "waited 30 s; rank 2 was in forward of step 9, for 31 s")
         self.assertIn("waits 40 s for rank 1 in receive z and 1 more", self.ranks[0])
 
+    def test_several_roots(self):
+        files = [RankFile(rank, 4) for rank in range(4)]
+        files[0].pending("allreduce x", NOW - 30 * S)
+        files[2].pending("allreduce x", NOW - 20 * S)
+        files[3].phase("backward", 7, NOW - 31 * S)
+        self.write(*files)
+        self.assertEqual(self.cause(), "ranks 1 and 3 did not submit allreduce x, for which ranks "
+                         "0 and 2 waited 30 s; rank 1 was at its start; rank 3 was in backward of "
+                         "step 7, for 31 s")
+
     def test_cycle(self):
         files = [RankFile(rank, 2) for rank in range(2)]
         files[0].pending("allreduce x", NOW - 30 * S)
@@ -386,8 +396,9 @@ class Merge(Case):
     def test_clocks_a_second_apart(self):
         """The estimate is right: nothing is moved but by it."""
         files = [RankFile(0, 2, "a"), RankFile(1, 2, "b", behind=S)]
-        for file in files:
-            file.operation("barrier", [5 * S, 5 * S, 5 * S, 5 * S + 10], 1)
+        for file in files:  # they need not have negotiated at the same time
+            begin = (4 + file.rank / 2) * S
+            file.operation("barrier", [begin, begin + 10, 5 * S, 5 * S + 10], 1)
         files[0].operation("send x", [6 * S, 6 * S, 6 * S, 6 * S + 5], peer=1)
         files[1].operation("receive x", [5.5 * S, 5.5 * S, 5.5 * S, 6 * S + 50], peer=0)
         events = self.merged(*files)
