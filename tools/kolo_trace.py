@@ -339,7 +339,8 @@ class LastSeen:
                 self.now = max(self.now, event.end + event.number("waiting_us"))
             self.sets.add(event.text("set"))
             if event.kind.startswith("phase "):
-                self.phase = event
+                if self.phase is None or event.begin >= self.phase.begin:
+                    self.phase = event
                 # Errors before a whole pass and step were caught: the program went on.
                 if event.kind == "phase X":
                     backward = event.begin if event.name == "backward" else backward
@@ -461,6 +462,8 @@ class Inquest:
         if vanished:
             return f"a host vanished: {list_ranks(vanished)}, which seem to be all of its ranks, " \
                    f"left no record; {lost_by}"
+        if "does not answer" in losses[0].text:
+            return f"{list_ranks(dead)} is stopped or hangs: it gave no sign of life; {lost_by}"
         return f"{list_ranks(dead)} died, as if killed: no record is left; {lost_by}"
 
     def _lost_host(self, rank):

@@ -49,6 +49,7 @@ struct Event {
   std::uint32_t step = 0;        ///< counted from 1
   std::int32_t last_rank = -1;   ///< world rank whose submission the others waited for
   std::int32_t waited_for = -1;  ///< world rank that `waited` is due to, as far as known
+  std::int32_t peer = -1;        ///< of a message: the other rank, in the world; -1: any
   std::uint64_t use = 0;         ///< the operation's number in its engine
   std::uint64_t turn = 0;        ///< the same on all ranks: how many the set has run before it, + 1
   std::uint64_t bytes = 0;

@@ -245,6 +245,7 @@ void TraceFile::add_operation_args(const Event& event) {
           is_late ? std::max(event.last_at - event.begin, Event::Time{0}) : Event::Time{0});
   add_arg("waited_us", event.waited);
   add_arg("waited_for", event.waited_for);
+  if (event.turn == 0) add_arg("peer", event.peer);
   add_arg("step", event.step);
   add_arg("phase", name_of(event.phase));
   if (event.failure != 0) add_arg("error_kind", kind_of(event.failure));

@@ -579,6 +579,9 @@ void Engine::begin_course(Operation& operation) const {
   course.set = number_;
   course.use = operation.use;
   course.bytes = operation.request.size_bytes();
+  const Collective collective = operation.request.collective;
+  const bool is_message = collective == Collective::Send || collective == Collective::Receive;
+  if (is_message && operation.message.peer >= 0) course.peer = world_rank(operation.message.peer);
 }
 
 /// `batch`: none if the operation is matched by order.

@@ -255,6 +255,7 @@ TEST_P(InsightTest, MessagesNameNoCollective) {
     const json move = only(trace, "move", "letter");
     EXPECT_EQ(move.at("args").at("collective"), 0);
     EXPECT_EQ(move.at("args").at("last_rank"), -1);
+    EXPECT_EQ(move.at("args").at("peer"), 1 - runtime.rank());
   });
 }
 
