@@ -34,6 +34,7 @@ struct Config {
   std::string log_level = "warn";
   std::string record = "auto";
   std::string timeline;
+  std::string metrics;
 
   std::size_t fusion_bytes = std::size_t{512} << 10;
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "kolo/metrics.hpp"
+
 #pragma GCC visibility push(default)
 namespace kolo {
 
@@ -51,6 +53,11 @@ class MarkedSpan {
   std::string name_;
   std::int64_t begin_;
 };
+
+/// What this rank has counted so far. Takes no lock that an operation holds, so that it may be
+/// called at any time, also in a function that runs inside an operation. KOLO_METRICS writes the
+/// same to a file every 10 s.
+Metrics metrics();
 
 }  // namespace kolo
 #pragma GCC visibility pop

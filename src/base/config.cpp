@@ -98,6 +98,10 @@ const std::array kSettings{
             "kolo-record-<number> in the system's folder for temporary files; off: nothing."},
     Setting{"KOLO_TIMELINE", &Config::timeline, 0, 0,
             "Folder to which each rank writes a timeline of its whole run; empty: none."},
+    Setting{"KOLO_METRICS", &Config::metrics, 0, 0,
+            "File that each rank replaces every 10 s by its metrics, in Prometheus' text format. "
+            "{rank} in its name stands for the rank; without it, a dot and the rank are appended "
+            "if there are several. Empty: none."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
 };

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "insight/metrics_text.hpp"
 
 namespace kolo::insight {
 namespace {
@@ -80,7 +81,9 @@ std::string Insight::write_record(const std::string& folder, std::string_view wh
     }
   }
   const Lock lock(record_lock_);
-  return insight::write_record(recorder_, folder, why);
+  std::string path = insight::write_record(recorder_, folder, why);
+  records_written_.fetch_add(1, std::memory_order_relaxed);
+  return path;
 }
 
 void Insight::start_timeline(const std::string& folder) {
@@ -95,6 +98,45 @@ void Insight::stop_timeline() {
   const Lock lock(timeline_lock_);
   timeline_.reset();
   timeline_folder_.clear();
+}
+
+std::shared_ptr<Meter> Insight::make_meter() {
+  const Lock lock(meters_lock_);
+  for (const std::shared_ptr<Meter>& meter : meters_) {
+    if (meter.use_count() > 1) continue;
+    std::atomic_thread_fence(std::memory_order_acquire);  // what its engine has counted
+    meter->restart();
+    return meter;
+  }
+  return meters_.emplace_back(std::make_shared<Meter>(recorder_.origin()));
+}
+
+Metrics Insight::metrics() const {
+  Metrics metrics;
+  const auto ranks = static_cast<std::size_t>(recorder_.origin().size);
+  metrics.late_seconds.resize(ranks);
+  metrics.data_wait_seconds.resize(ranks);
+  const auto seconds = [](Event::Time time) { return std::chrono::duration<double>(time).count(); };
+  metrics.blocked_seconds = seconds(recorder_.blocked());
+  metrics.steps = recorder_.steps();
+  metrics.exposed_seconds = seconds(recorder_.exposed());
+  metrics.records = records_written_.load(std::memory_order_relaxed);
+  const Lock lock(meters_lock_);
+  for (const std::shared_ptr<Meter>& meter : meters_) meter->add_to(metrics);
+  return metrics;
+}
+
+void Insight::start_metrics_file(std::string_view name) {
+  const Lock lock(metrics_file_lock_);
+  const Origin& origin = recorder_.origin();
+  metrics_file_ = std::make_unique<MetricsFile>(name_for_rank(name, origin), [this] {
+    return to_prometheus(metrics(), recorder_.origin().rank);
+  });
+}
+
+void Insight::stop_metrics_file() {
+  const Lock lock(metrics_file_lock_);
+  metrics_file_.reset();
 }
 
 }  // namespace kolo::insight

@@ -3,15 +3,19 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/mutex.hpp"
+#include "insight/meter.hpp"
+#include "insight/metrics_file.hpp"
 #include "insight/recorder.hpp"
 #include "insight/timeline.hpp"
+#include "kolo/metrics.hpp"
 
 namespace kolo::insight {
 
 /// What a Runtime knows about its own run: the last events, records of them at errors and on
-/// request, and a timeline. Any thread.
+/// request, a timeline, and counts. Any thread.
 class Insight {
  public:
   /// @param records the folder for records that nobody asks for; empty: none are written, and
@@ -35,6 +39,14 @@ class Insight {
   void start_timeline(const std::string& folder);
   void stop_timeline();
 
+  /// For one engine, as long as it keeps the pointer. What it has counted stays.
+  std::shared_ptr<Meter> make_meter();
+  Metrics metrics() const;
+  /// @param name the value of KOLO_METRICS
+  void start_metrics_file(std::string_view name);
+  /// Writes the file once more.
+  void stop_metrics_file();
+
  private:
   static constexpr std::chrono::seconds kRecordPause{10};
 
@@ -48,6 +60,12 @@ class Insight {
   Mutex timeline_lock_;
   std::unique_ptr<Timeline> timeline_ KOLO_GUARDED_BY(timeline_lock_);
   std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);  // empty: none is being written
+  std::atomic<std::uint64_t> records_written_{0};
+  mutable Mutex meters_lock_;
+  std::vector<std::shared_ptr<Meter>> meters_ KOLO_GUARDED_BY(meters_lock_);
+  Mutex metrics_file_lock_;
+  // The last member: uses the others.
+  std::unique_ptr<MetricsFile> metrics_file_ KOLO_GUARDED_BY(metrics_file_lock_);
 };
 
 }  // namespace kolo::insight

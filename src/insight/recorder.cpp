@@ -128,6 +128,8 @@ void Recorder::enter(Phase phase) noexcept {
     const std::int64_t blocked = blocked_.load(std::memory_order_relaxed);
     event.waited =
         Event::Time{blocked - blocked_before_.exchange(blocked, std::memory_order_relaxed)};
+    exposed_.fetch_add(event.waited.count(), std::memory_order_relaxed);
+    steps_.fetch_add(1, std::memory_order_relaxed);
   }
   if (event.phase != Phase::None) add(event, name_of(event.phase));
 }

@@ -116,6 +116,9 @@ class Recorder {
   }
   /// All such waits so far.
   Event::Time blocked() const { return Event::Time{blocked_.load(std::memory_order_relaxed)}; }
+  /// Steps that have ended, and the waits in them.
+  std::uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
+  Event::Time exposed() const { return Event::Time{exposed_.load(std::memory_order_relaxed)}; }
 
   /// Names a process set in traces; an empty name forgets it.
   void name_set(int number, std::string name);
@@ -141,7 +144,9 @@ class Recorder {
   std::atomic<std::int64_t> since_{0};
   std::atomic<std::int64_t> blocked_{0};
   std::atomic<std::int64_t> blocked_before_{0};  // the current step
-  mutable Mutex lock_;                           // of what is rarely used
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<std::int64_t> exposed_{0};
+  mutable Mutex lock_;  // of what is rarely used
   std::map<int, std::string> sets_ KOLO_GUARDED_BY(lock_);
   std::vector<Problem> problems_ KOLO_GUARDED_BY(lock_);
 };

@@ -48,6 +48,9 @@ struct TrainingReport {
   /// Seconds that reductions took on this rank's GPU, counting those whose end was observed between
   /// the last two steps. Most of this overlaps the program's kernels. 0 without a GPU.
   double gpu_seconds_per_step = 0.0;
+  /// Seconds in which the program's threads waited for operations of any kind in the last step:
+  /// communication that nothing hid. On a GPU, waits of its streams come on top.
+  double exposed_seconds_per_step = 0.0;
 };
 
 /// Prints the report as a table of a few lines, in MiB.

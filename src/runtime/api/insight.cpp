@@ -42,4 +42,6 @@ MarkedSpan::~MarkedSpan() {
   if (Runtime::has_current()) add_mark(name_, Event::Time{begin_}, now());
 }
 
+Metrics metrics() { return Runtime::current().insight().metrics(); }
+
 }  // namespace kolo

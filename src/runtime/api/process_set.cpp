@@ -51,9 +51,9 @@ ProcessSet::Metrics ProcessSet::metrics() const {
   metrics.fruitless_exchanges = engine.protocol.fruitless_exchanges;
   metrics.wake_up_requests = engine.protocol.wake_up_requests;
   metrics.negotiations = engine.protocol.negotiations;
-  metrics.header_bytes = engine.header_bytes;
-  metrics.bytes_sent = engine.bytes_sent;
-  metrics.bytes_packed = engine.bytes_packed;
+  metrics.header_bytes = engine.bytes.headers;
+  metrics.bytes_sent = engine.bytes.shared_memory + engine.bytes.messages + engine.bytes.gpus;
+  metrics.bytes_packed = engine.bytes.packed;
   metrics.gpu_seconds = engine.gpu_seconds;
   return metrics;
 }

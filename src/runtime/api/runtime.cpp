@@ -63,8 +63,7 @@ class Runtime::Parts {
   Parts(Runtime& runtime, InitOptions options)
       : runtime_(runtime),
         config_(validate(std::move(options.config))),
-        world_(options.world ? std::move(options.world)
-                             : comm::make_world(config_, options.communicator)),
+        world_(options.world ? options.world : comm::make_world(config_, options.communicator)),
         reductions_(std::move(options.reductions)),
         engines_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
@@ -102,6 +101,7 @@ class Runtime::Parts {
     for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
+    insight_->stop_metrics_file();
     const Lock lock(close_lock_);
     engines_.close();
   }
@@ -278,6 +278,7 @@ class Runtime::Parts {
                                                            .to_world_clock = clock.to_world_clock},
                                            std::move(records));
     if (!config_.timeline.empty()) insight_->start_timeline(config_.timeline);
+    if (!config_.metrics.empty()) insight_->start_metrics_file(config_.metrics);
   }
 
   static void end(const ProcessSet& set, const char* why, runtime::Leaving how) {

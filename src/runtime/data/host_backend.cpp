@@ -341,10 +341,11 @@ std::shared_ptr<Operation> HostRunner::make_stand_in(const Request& request) con
   return runtime::make_stand_in(path_, request, std::make_shared<HostScratch>());
 }
 
-std::uint64_t HostRunner::bytes_sent() const {
-  std::uint64_t bytes = path_.communicator->bytes_sent();
-  for (const auto& window : {path_.staging, path_.node_staging}) {
-    if (window != nullptr) bytes += window->bytes_moved();
+Metrics::Bytes HostRunner::bytes() const {
+  Metrics::Bytes bytes{.messages = path_.communicator->bytes_sent(),
+                       .packed = backend_.bytes_packed()};
+  for (const auto* const window : {path_.staging.get(), path_.node_staging.get()}) {
+    if (window != nullptr) bytes.shared_memory += window->bytes_moved();
   }
   return bytes;
 }

@@ -8,6 +8,7 @@
 
 #include "comm/world.hpp"
 #include "kolo/compressor.hpp"
+#include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
@@ -92,8 +93,7 @@ class HostRunner {
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request) const;
 
-  std::uint64_t bytes_sent() const;
-  std::uint64_t bytes_packed() const { return backend_.bytes_packed(); }
+  Metrics::Bytes bytes() const;
 
  private:
   Task run(Operations batch, bool have_some_joined, Communicator& of_world);

@@ -219,13 +219,13 @@ void BatchExecutor::release() {
   device_data_->release();
 }
 
-std::uint64_t BatchExecutor::bytes_sent() const {
-  return runner_->bytes_sent() + point_to_point_->communicator().bytes_sent() +
-         (device_runner_ == nullptr ? 0 : device_runner_->bytes_sent());
-}
-
-std::uint64_t BatchExecutor::bytes_packed() const {
-  return runner_->bytes_packed() + (device_runner_ == nullptr ? 0 : device_runner_->bytes_packed());
+Metrics::Bytes BatchExecutor::bytes() const {
+  Metrics::Bytes bytes = runner_->bytes();
+  bytes.messages += point_to_point_->communicator().bytes_sent();
+  if (device_runner_ == nullptr) return bytes;
+  bytes.gpus = device_runner_->bytes_sent();
+  bytes.packed += device_runner_->bytes_packed();
+  return bytes;
 }
 
 }  // namespace kolo::runtime

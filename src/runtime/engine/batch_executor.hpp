@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/world.hpp"
+#include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/host_backend.hpp"
@@ -209,8 +210,7 @@ class BatchExecutor {
     return !lost_.empty() || (device_runner_ != nullptr && device_runner_->is_aborting());
   }
 
-  std::uint64_t bytes_sent() const;
-  std::uint64_t bytes_packed() const;
+  Metrics::Bytes bytes() const;
   double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:

@@ -183,6 +183,7 @@ ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& r
 Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight)
     : world_(world),
       insight_(std::move(insight)),
+      meter_(insight_->make_meter()),
       messaging_(world.messaging_thread()),
       spin_(spin_of(parts.data.config, world.topology())),
       queue_(parts.data.name),
@@ -389,8 +390,13 @@ Engine::Metrics Engine::metrics() {
 }
 
 Engine::Metrics Engine::measure() {
-  return {control_->coordinator().counters(), control_->header_bytes(), executor_.bytes_sent(),
-          executor_.bytes_packed(), executor_.gpu_seconds()};
+  return {control_->coordinator().counters(), bytes(), executor_.gpu_seconds()};
+}
+
+kolo::Metrics::Bytes Engine::bytes() {
+  kolo::Metrics::Bytes bytes = executor_.bytes();
+  bytes.headers = control_->header_bytes();
+  return bytes;
 }
 
 // --- the progress step ---
@@ -559,6 +565,7 @@ void Engine::start(const Coordinator::Batch& batch) {
 }
 
 void Engine::report_stall(const Verdict::Stall& stall) const {
+  meter_->count_stall();
   const std::string missing =
       stall.missing_ranks.empty()
           ? "no rank is missing any more"
@@ -641,7 +648,10 @@ void Engine::note_ended(Operation& operation) {
     course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure.kind));
     insight_->note({failure, loss_ ? world_rank(loss_->rank) : -1, course.time});
   }
+  if (operation.role == OperationRole::Join) return;  // no collective
   recorder().add(course, operation.request.name);
+  meter_->set(bytes());
+  meter_->count(course);
 }
 
 // --- the end, orderly ---
@@ -696,6 +706,7 @@ void Engine::release(const std::string& why) {
   serve_messages();  // the last ones
   messaging_ = nullptr;
   at_end_ = measure();
+  meter_->set(at_end_.bytes);
   order_ = nullptr;
   control_.reset();
   executor_.release();

@@ -20,6 +20,7 @@
 #include "comm/world.hpp"
 #include "insight/insight.hpp"
 #include "kolo/communicator.hpp"
+#include "kolo/metrics.hpp"
 #include "ops/steps/nodes.hpp"
 #include "runtime/control/control_plane.hpp"
 #include "runtime/data/data_path.hpp"
@@ -258,10 +259,8 @@ class Engine {
 
   struct Metrics {
     Coordinator::Counters protocol;
-    std::uint64_t header_bytes = 0;  ///< shown or sent by this rank
-    std::uint64_t bytes_sent = 0;    ///< payload sent in messages or moved through windows
-    std::uint64_t bytes_packed = 0;  ///< copied by Kolo to fuse or compress
-    double gpu_seconds = 0.0;        ///< that batches took on the GPU
+    kolo::Metrics::Bytes bytes;
+    double gpu_seconds = 0.0;  ///< that batches took on the GPU
   };
   /// Throws InvalidArgument inside a step of this engine.
   Metrics metrics();
@@ -309,6 +308,7 @@ class Engine {
   void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
   void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
   Metrics measure() KOLO_REQUIRES(progress_mutex_);
+  kolo::Metrics::Bytes bytes() KOLO_REQUIRES(progress_mutex_);
   void declare_lost(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
   bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
@@ -320,6 +320,7 @@ class Engine {
 
   comm::World& world_;
   const std::shared_ptr<insight::Insight> insight_;
+  const std::shared_ptr<insight::Meter> meter_;  // used in steps
   // Null: messages move on any thread, or the engine has ended.
   std::atomic<comm::MessagingThread*> messaging_;
   const std::chrono::nanoseconds spin_;  // of callers

@@ -46,12 +46,14 @@ std::ostream& operator<<(std::ostream& stream, const TrainingReport& report) {
   row("sent in a step", report.sent_per_step, report.expected_sent_per_step);
   print_row(stream, "process, peak", static_cast<double>(report.peak_resident));
   print_row(stream, "  at construction", static_cast<double>(report.peak_at_construction));
-  if (report.gpu_seconds_per_step > 0.0) {
+  const auto row_of_time = [&](const char* what, double seconds) {
+    if (seconds <= 0.0) return;
     std::array<char, 96> line{};
-    std::snprintf(line.data(), line.size(), "  %-24s%12.3f ms\n", "reductions on the GPU",
-                  report.gpu_seconds_per_step * 1e3);
+    std::snprintf(line.data(), line.size(), "  %-24s%12.3f ms\n", what, seconds * 1e3);
     stream << line.data();
-  }
+  };
+  row_of_time("reductions on the GPU", report.gpu_seconds_per_step);
+  row_of_time("exposed communication", report.exposed_seconds_per_step);
   return stream;
 }
 
@@ -196,12 +198,14 @@ void TrainingReporter::start() {
 
 void TrainingReporter::step() {
   const Traffic now = traffic();
-  last_step_ = {now.bytes - before_.bytes, now.gpu_seconds - before_.gpu_seconds};
+  last_step_ = {now.bytes - before_.bytes, now.gpu_seconds - before_.gpu_seconds,
+                now.exposed - before_.exposed};
   before_ = now;
 }
 
 TrainingReporter::Traffic TrainingReporter::traffic() const {
   Traffic traffic;
+  traffic.exposed = context_.set.engine()->recorder().blocked();
   const auto add = [&](const ProcessSet& set) {
     const auto metrics = set.metrics();
     traffic.bytes += metrics.bytes_sent;
@@ -242,6 +246,7 @@ TrainingReport TrainingReporter::report(const GradientReducers& reducers,
   report.peak_at_construction = peak_at_construction_;
   report.sent_per_step = last_step_.bytes;
   report.gpu_seconds_per_step = last_step_.gpu_seconds;
+  report.exposed_seconds_per_step = last_step_.exposed.count();
   const std::vector<GatheredUnits*> units = reducers.units();
   std::size_t gathered = size.parameters;
   if (!units.empty()) {

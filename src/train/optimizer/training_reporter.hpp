@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,6 +34,7 @@ class TrainingReporter {
   struct Traffic {
     std::uint64_t bytes = 0;
     double gpu_seconds = 0.0;
+    std::chrono::duration<double> exposed{};
   };
   Traffic traffic() const;
   /// `slot_sharers`: how many ranks share the memory of gathered units.

@@ -1,10 +1,12 @@
-// Records and timelines: what they say of operations, ranks that come late, errors.
+// Records, timelines and metrics: what they say of operations, ranks that come late, errors.
 #include "kolo/insight.hpp"
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <latch>
 #include <map>
 #include <string>
@@ -14,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "insight/prometheus.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/messages.hpp"
@@ -257,6 +260,148 @@ TEST_P(InsightTest, MessagesNameNoCollective) {
     EXPECT_EQ(move.at("args").at("last_rank"), -1);
     EXPECT_EQ(move.at("args").at("peer"), 1 - runtime.rank());
   });
+}
+
+Metrics::Operations count_of(const Metrics& metrics, const std::string& collective) {
+  const auto found = metrics.operations.find(collective);
+  return found == metrics.operations.end() ? Metrics::Operations{} : found->second;
+}
+
+std::uint64_t sent(const Metrics& metrics) {
+  return metrics.bytes.shared_memory + metrics.bytes.messages + metrics.bytes.gpus;
+}
+
+TEST_P(InsightTest, MetricsCountOperationsOfAllSets) {
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    constexpr std::uint64_t kSums = 7;
+    for (std::uint64_t i = 0; i < kSums; ++i) sum(runtime, "x" + std::to_string(i % 2));
+    Tensor wrong(runtime.rank() == 1 ? 6 : 5);
+    EXPECT_THROW(allreduce(wrong.view(), wrong.view(), {.op = ReduceOp::Sum, .name = "wrong"}),
+                 MismatchError);
+    ProcessSet& set = runtime.add_process_set({0, 2});
+    ProcessSet& in_order = runtime.add_process_set({0, 1, 2}, Matching::ByOrder);
+    std::uint64_t sent_in_sets = 0;
+    if (set.included()) expect_sum_works(set, "inside");
+    expect_sum_works(in_order, "in order");
+    const Metrics before = metrics();
+    for (ProcessSet* const each : {&runtime.world(), &set, &in_order}) {
+      if (each->included()) sent_in_sets += each->metrics().bytes_sent;
+    }
+    EXPECT_EQ(sent(before), sent_in_sets);
+    EXPECT_GT(before.bytes.headers, 0U);
+    runtime.remove_process_set(set);
+    runtime.remove_process_set(in_order);
+    const Metrics after = metrics();
+    EXPECT_GE(sent(after), sent_in_sets) << "what removed sets have sent is forgotten";
+    const std::uint64_t member = runtime.rank() == 1 ? 0 : 1;
+    const std::uint64_t sums = kSums + 1 + member + 1;
+    EXPECT_EQ(count_of(after, "allreduce").ended, sums);
+    EXPECT_EQ(count_of(after, "allreduce").failed, 1U);
+    EXPECT_EQ(count_of(after, "add_process_set").ended, 2U);
+    EXPECT_EQ(count_of(after, "remove_process_set").ended, 2U);
+    EXPECT_EQ(after.move.count(), sums - 1 + 4) << "all but what failed";
+    EXPECT_EQ(after.queue.count(), after.move.count());
+    EXPECT_EQ(after.late_seconds.size(), 3U);
+    EXPECT_EQ(after.late_seconds[static_cast<std::size_t>(runtime.rank())], 0.0);
+    EXPECT_EQ(after.stalls, 0U);
+    EXPECT_EQ(after.records, 0U);
+    dump_record(folder_.in("record"));
+    EXPECT_EQ(metrics().records, 1U);
+    join();
+    EXPECT_EQ(count_of(metrics(), "allreduce").ended, sums) << "a join is no collective";
+  });
+}
+
+TEST_P(InsightTest, MetricsCountBytesByPath) {
+  const bool shares_memory = GetParam().network.nodes == 1;
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    const auto others = static_cast<std::uint64_t>(runtime.size() - 1);
+    Tensor own(5);
+    Rows rows;
+    const Metrics before = metrics();
+    allgather(own.view(), rows.allocator(), {.name = "rows"});
+    const Metrics gathered = metrics();
+    const std::uint64_t moved = others * (5 * sizeof(float) + sizeof(std::uint64_t));  // how many
+    EXPECT_EQ(gathered.bytes.shared_memory - before.bytes.shared_memory, shares_memory ? moved : 0);
+    EXPECT_EQ(gathered.bytes.messages - before.bytes.messages, shares_memory ? 0 : moved);
+    std::vector<double> letters;
+    for (const std::int64_t count : {5, 1005}) {
+      const Tensor letter(count);
+      const std::uint64_t messages = metrics().bytes.messages;
+      if (runtime.rank() == 0) send(letter.view(), 1, {.name = "letter"});
+      if (runtime.rank() == 1) receive(letter.view(), 0, {.name = "letter"});
+      letters.push_back(static_cast<double>(metrics().bytes.messages - messages));
+    }
+    barrier();
+    // With each goes what the two ranks tell one another.
+    EXPECT_NEAR(letters[1] - letters[0], runtime.rank() == 0 ? 4000.0 : 0.0, 100.0);
+    EXPECT_EQ(count_of(metrics(), "send").ended, runtime.rank() == 0 ? 2U : 0U);
+    EXPECT_EQ(count_of(metrics(), "receive").ended, runtime.rank() == 1 ? 2U : 0U);
+    EXPECT_EQ(metrics().bytes.gpus, 0U);
+  });
+}
+
+TEST_P(InsightTest, MetricsAndRecordAgreeOnWhoWasLate) {
+  std::latch others_wait(2);
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    constexpr int kLate = 1;
+    sum(runtime, "x");  // its name is known from now on
+    barrier();
+    const Metrics before = metrics();
+    Tensor tensor(5);
+    const auto submit = [&] {
+      return allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
+    };
+    if (runtime.rank() == kLate) {
+      others_wait.wait();
+      std::this_thread::sleep_for(30ms);
+      submit().wait();
+    } else {
+      Handle handle = submit();
+      others_wait.count_down();
+      handle.wait();
+    }
+    const Metrics after = metrics();
+    const double late = after.late_seconds[kLate] - before.late_seconds[kLate];
+    const auto spans = find(read_trace(dump_record(folder_.in("record"))), "negotiate", "ce x");
+    EXPECT_NEAR(late, spans.back().at("args").at("late_us").get<double>() * 1e-6, 1e-8);
+    if (runtime.rank() == kLate) {
+      EXPECT_EQ(late, 0.0);
+    } else {
+      EXPECT_GE(late, 0.03);
+      EXPECT_GE(after.agree.sum - before.agree.sum, late);
+      EXPECT_GE(after.blocked_seconds - before.blocked_seconds, 0.02);
+    }
+  });
+}
+
+TEST_P(InsightTest, MetricsFileHasTheLastValues) {
+  Setting setting = GetParam();
+  setting.config.metrics = folder_.in("kolo-{rank}.prom");
+  std::array<Metrics, 3> last;
+  run_runtimes(setting, [&](Runtime& runtime) {
+    for (int i = 0; i < 5; ++i) sum(runtime, "x");
+    last[static_cast<std::size_t>(runtime.rank())] = metrics();
+  });
+  for (std::size_t rank = 0; rank < last.size(); ++rank) {
+    const std::string path = folder_.in("kolo-" + std::to_string(rank) + ".prom");
+    std::ifstream file(path);
+    const auto values = parse_prometheus({std::istreambuf_iterator<char>(file), {}});
+    const std::string label = "{rank=\"" + std::to_string(rank) + "\"";
+    EXPECT_EQ(values.at("kolo_operations_total" + label + ",collective=\"allreduce\"}"), 5);
+    EXPECT_EQ(values.at("kolo_move_seconds_count" + label + "}"), 5);
+    EXPECT_EQ(values.at("kolo_move_seconds_sum" + label + "}"), last[rank].move.sum);
+    const json text = json::parse(to_json(last[rank]));
+    EXPECT_EQ(text.at("kolo_move_seconds").at("sum"), last[rank].move.sum);
+    EXPECT_EQ(text.at("kolo_operations_total").at("allreduce"), 5);
+    expect_promtool_accepts(path);
+  }
+}
+
+TEST(InsightErrorTest, MetricsFileThatCannotBeWrittenDoesNotStopTheRun) {
+  Setting setting{.size = 1};
+  setting.config.metrics = "/proc/none/of/this";
+  run_runtimes(setting, [](Runtime& runtime) { sum(runtime, "x"); });
 }
 
 TEST(InsightErrorTest, FoldersThatCannotBeWritten) {

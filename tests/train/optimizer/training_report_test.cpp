@@ -156,6 +156,7 @@ TEST(TrainingReportTest, Report_IsPrintedRowByRow) {
   report.peak_resident = 7 * kMiB;
   report.peak_at_construction = 6 * kMiB;
   report.gpu_seconds_per_step = 0.009;
+  report.exposed_seconds_per_step = 0.0125;
   std::ostringstream text;
   text << report;
   EXPECT_EQ(text.str(),
@@ -169,7 +170,8 @@ TEST(TrainingReportTest, Report_IsPrintedRowByRow) {
             "  sent in a step                  3.00        2.50\n"
             "  process, peak                   7.00\n"
             "    at construction               6.00\n"
-            "  reductions on the GPU          9.000 ms\n");
+            "  reductions on the GPU          9.000 ms\n"
+            "  exposed communication         12.500 ms\n");
 }
 
 }  // namespace kolo::test::training_report_test

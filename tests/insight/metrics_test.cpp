@@ -1,0 +1,331 @@
+// Counts of operations with known times, their two texts, and the file that is replaced.
+#include "kolo/metrics.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "insight/insight.hpp"
+#include "insight/meter.hpp"
+#include "insight/metrics_file.hpp"
+#include "insight/metrics_text.hpp"
+#include "insight/prometheus.hpp"
+
+namespace kolo::test::metrics_test {
+
+using namespace std::chrono_literals;
+using insight::Event;
+using insight::Insight;
+using insight::Meter;
+
+constexpr insight::Origin kOrigin{.rank = 1, .size = 4};
+
+/// An operation that is submitted at 1 s; the other times follow it by these durations.
+Event ended(Event::Time agreed, Event::Time started, Event::Time end) {
+  Event event{.kind = Event::Kind::Ended};
+  event.begin = 1s;
+  event.agreed = event.begin + agreed;
+  event.started = event.begin + started;
+  event.time = event.begin + end;
+  return event;
+}
+
+Metrics read(const Meter& meter) {
+  Metrics metrics;
+  metrics.late_seconds.resize(kOrigin.size);
+  metrics.data_wait_seconds.resize(kOrigin.size);
+  meter.add_to(metrics);
+  return metrics;
+}
+
+TEST(MeterTest, BoundsOfBucketsBelongToThem) {
+  constexpr std::size_t kLast = Metrics::Histogram::kBounds;
+  struct Duration {
+    Event::Time time;
+    std::size_t bucket;
+  };
+  const std::vector<Duration> durations{{0ns, 0},
+                                        {1us, 0},
+                                        {1001ns, 1},
+                                        {2us, 1},
+                                        {2001ns, 2},
+                                        {1024us, 10},
+                                        {1024001ns, 11},
+                                        {134217728us, kLast - 1},
+                                        {134217728001ns, kLast},
+                                        {1h, kLast}};
+  Meter meter(kOrigin);
+  std::array<std::uint64_t, kLast + 1> expected{};
+  double sum = 0.0;
+  for (const Duration& duration : durations) {
+    meter.count(ended(0ns, 0ns, duration.time));
+    ++expected[duration.bucket];
+    sum += std::chrono::duration<double>(duration.time).count();
+    if (duration.bucket < kLast) {
+      EXPECT_LE(std::chrono::duration<double>(duration.time).count(),
+                Metrics::Histogram::bound(duration.bucket));
+    }
+  }
+  const Metrics metrics = read(meter);
+  EXPECT_EQ(metrics.move.counts, expected);
+  EXPECT_EQ(metrics.move.count(), durations.size());
+  EXPECT_DOUBLE_EQ(metrics.move.sum, sum);
+  EXPECT_EQ(metrics.agree.counts[0], durations.size());
+}
+
+TEST(MeterTest, OperationsCountAsFarAsTheyCame) {
+  Meter meter(kOrigin);
+  Event whole = ended(3us, 10us, 30us);
+  whole.collective = static_cast<std::uint8_t>(Collective::Broadcast);
+  meter.count(whole);
+  Event refused = ended(0ns, 0ns, 5us);  // before anything was agreed
+  refused.agreed = refused.started = {};
+  refused.failure = 1;
+  meter.count(refused);
+  Event stopped = ended(1us, 0ns, 5us);  // in the queue
+  stopped.started = {};
+  stopped.failure = 1;
+  meter.count(stopped);
+  Event message = ended(0ns, 2us, 4us);
+  message.agreed = {};
+  message.collective = static_cast<std::uint8_t>(Collective::Receive);
+  meter.count(message);
+  const Metrics metrics = read(meter);
+  ASSERT_EQ(metrics.operations.size(), 3U);
+  EXPECT_EQ(metrics.operations.at("broadcast").ended, 1U);
+  EXPECT_EQ(metrics.operations.at("broadcast").failed, 0U);
+  EXPECT_EQ(metrics.operations.at("allreduce").ended, 2U);
+  EXPECT_EQ(metrics.operations.at("allreduce").failed, 2U);
+  EXPECT_EQ(metrics.operations.at("receive").ended, 1U);
+  EXPECT_EQ(metrics.agree.count(), 2U);
+  EXPECT_DOUBLE_EQ(metrics.agree.sum, 4e-6);
+  EXPECT_EQ(metrics.queue.count(), 1U);
+  EXPECT_DOUBLE_EQ(metrics.queue.sum, 7e-6);
+  EXPECT_EQ(metrics.move.count(), 2U);
+  EXPECT_DOUBLE_EQ(metrics.move.sum, 22e-6);
+}
+
+TEST(MeterTest, WaitsAtOnceCountOnce) {
+  Meter meter(kOrigin);
+  const auto late = [&](int rank, Event::Time begin, Event::Time last_at) {
+    Event event = ended(0ns, 0ns, 0ns);
+    event.last_rank = rank;
+    event.begin = begin;
+    event.last_at = last_at;
+    meter.count(event);
+  };
+  late(2, 100ms, 130ms);
+  late(2, 110ms, 140ms);  // 10 ms more
+  late(2, 120ms, 135ms);  // nothing
+  late(2, 200ms, 201ms);
+  late(0, 110ms, 115ms);
+  late(kOrigin.rank, 100ms, 130ms);  // this rank was the last
+  late(-1, 100ms, 130ms);            // unknown
+  late(3, 100ms, 90ms);              // clocks differ
+  const auto waited = [&](int rank, Event::Time started, Event::Time end, Event::Time time) {
+    Event event = ended(0ns, started, end);
+    event.waited = time;
+    event.waited_for = rank;
+    meter.count(event);
+  };
+  for (int i = 0; i < 3; ++i) waited(3, 10ms + i * 1ns, 20ms, 8ms);  // a batch of three
+  waited(0, 20ms, 25ms, 4ms);
+  waited(-1, 25ms, 26ms, 1ms);
+  const Metrics metrics = read(meter);
+  const std::vector<double> late_expected{0.005, 0.0, 0.041, 0.0};
+  const std::vector<double> wait_expected{0.004, 0.0, 0.0, 0.008};
+  for (std::size_t rank = 0; rank < late_expected.size(); ++rank) {
+    EXPECT_DOUBLE_EQ(metrics.late_seconds[rank], late_expected[rank]) << rank;
+    EXPECT_DOUBLE_EQ(metrics.data_wait_seconds[rank], wait_expected[rank]) << rank;
+  }
+  EXPECT_DOUBLE_EQ(metrics.unknown_data_wait_seconds, 0.001);
+}
+
+TEST(MeterTest, EnginesThatEndLeaveTheirCounts) {
+  Insight insight(kOrigin, "");
+  const std::shared_ptr<Meter> world = insight.make_meter();
+  world->set({.messages = 1000, .headers = 5});
+  const Meter* first = nullptr;
+  for (std::uint64_t engine = 1; engine <= 3; ++engine) {
+    const std::shared_ptr<Meter> meter = insight.make_meter();
+    EXPECT_NE(meter, world);
+    if (first == nullptr) first = meter.get();
+    EXPECT_EQ(meter.get(), first) << "memory grows with every engine";
+    meter->set({.shared_memory = engine, .messages = 10 * engine});
+    meter->set({.shared_memory = 2 * engine, .messages = 20 * engine});
+    meter->count_stall();
+    meter->count(ended(1us, 1us, 1us));
+  }
+  const Metrics metrics = insight.metrics();
+  EXPECT_EQ(metrics.bytes.shared_memory, 12U);
+  EXPECT_EQ(metrics.bytes.messages, 1120U);
+  EXPECT_EQ(metrics.bytes.headers, 5U);
+  EXPECT_EQ(metrics.stalls, 3U);
+  EXPECT_EQ(metrics.operations.at("allreduce").ended, 3U);
+}
+
+TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
+  Insight insight(kOrigin, "");
+  insight::Recorder& recorder = insight.recorder();
+  for (int step = 0; step < 3; ++step) {
+    recorder.enter(insight::Phase::Backward);
+    recorder.add_blocked(2ms);
+    recorder.enter(insight::Phase::Step);
+    recorder.add_blocked(1ms);
+    recorder.enter(insight::Phase::Forward);
+  }
+  recorder.add_blocked(100ms);
+  const Metrics metrics = insight.metrics();
+  EXPECT_EQ(metrics.steps, 3U);
+  EXPECT_DOUBLE_EQ(metrics.exposed_seconds, 0.009);
+  EXPECT_DOUBLE_EQ(metrics.blocked_seconds, 0.109);
+}
+
+Metrics example() {
+  Metrics metrics;
+  metrics.operations["allreduce"] = {.ended = 7, .failed = 2};
+  metrics.operations["shared buffer"] = {.ended = 1, .failed = 0};
+  metrics.bytes = {
+      .shared_memory = std::uint64_t{1} << 50, .messages = 3, .gpus = 4, .packed = 5, .headers = 6};
+  metrics.agree.counts[0] = 2;
+  metrics.agree.counts[10] = 3;
+  metrics.agree.counts[Metrics::Histogram::kBounds] = 1;
+  metrics.agree.sum = 200.125;
+  metrics.late_seconds = {0.0, 0.0, 1e-9, 12.5};
+  metrics.data_wait_seconds = {0.25, 0.0, 0.0, 0.0};
+  metrics.unknown_data_wait_seconds = 0.75;
+  metrics.blocked_seconds = 9.5;
+  metrics.steps = 11;
+  metrics.exposed_seconds = 9.25;
+  metrics.stalls = 12;
+  metrics.records = 13;
+  return metrics;
+}
+
+TEST(MetricsTextTest, PrometheusReadsTheStruct) {
+  const auto values = parse_prometheus(insight::to_prometheus(example(), 1));
+  const std::map<std::string, double> expected{
+      {R"(kolo_operations_total{rank="1",collective="allreduce"})", 7},
+      {R"(kolo_operations_total{rank="1",collective="shared buffer"})", 1},
+      {R"(kolo_failed_operations_total{rank="1",collective="allreduce"})", 2},
+      {R"(kolo_failed_operations_total{rank="1",collective="shared buffer"})", 0},
+      {R"(kolo_moved_bytes_total{rank="1",path="shared_memory"})", 1125899906842624.0},
+      {R"(kolo_moved_bytes_total{rank="1",path="messages"})", 3},
+      {R"(kolo_moved_bytes_total{rank="1",path="gpus"})", 4},
+      {R"(kolo_packed_bytes_total{rank="1"})", 5},
+      {R"(kolo_header_bytes_total{rank="1"})", 6},
+      {R"(kolo_agree_seconds_bucket{rank="1",le="0.000001"})", 2},
+      {R"(kolo_agree_seconds_bucket{rank="1",le="0.000512"})", 2},
+      {R"(kolo_agree_seconds_bucket{rank="1",le="0.001024"})", 5},
+      {R"(kolo_agree_seconds_bucket{rank="1",le="134.217728"})", 5},
+      {R"(kolo_agree_seconds_bucket{rank="1",le="+Inf"})", 6},
+      {R"(kolo_agree_seconds_sum{rank="1"})", 200.125},
+      {R"(kolo_agree_seconds_count{rank="1"})", 6},
+      {R"(kolo_queue_seconds_count{rank="1"})", 0},
+      {R"(kolo_move_seconds_count{rank="1"})", 0},
+      {R"(kolo_late_seconds_total{rank="1",peer="2"})", 1e-9},
+      {R"(kolo_late_seconds_total{rank="1",peer="3"})", 12.5},
+      {R"(kolo_data_wait_seconds_total{rank="1",peer="0"})", 0.25},
+      {R"(kolo_data_wait_seconds_total{rank="1",peer="unknown"})", 0.75},
+      {R"(kolo_blocked_seconds_total{rank="1"})", 9.5},
+      {R"(kolo_steps_total{rank="1"})", 11},
+      {R"(kolo_step_exposed_seconds_total{rank="1"})", 9.25},
+      {R"(kolo_stalls_total{rank="1"})", 12},
+      {R"(kolo_records_total{rank="1"})", 13},
+  };
+  for (const auto& [series, value] : expected) {
+    const auto found = values.find(series);
+    ASSERT_NE(found, values.end()) << series;
+    EXPECT_EQ(found->second, value) << series;
+  }
+  EXPECT_FALSE(values.contains(R"(kolo_late_seconds_total{rank="1",peer="0"})"));
+  // The rest are the other buckets, and the sums and 29 buckets of two histograms more.
+  EXPECT_EQ(values.size(), expected.size() + 24 + 2 * 30);
+}
+
+TEST(MetricsTextTest, JsonHasTheSameValues) {
+  const auto json = nlohmann::json::parse(to_json(example()));
+  EXPECT_EQ(json.at("kolo_operations_total").at("allreduce"), 7);
+  EXPECT_EQ(json.at("kolo_moved_bytes_total").at("shared_memory").get<std::uint64_t>(),
+            std::uint64_t{1} << 50);
+  EXPECT_EQ(json.at("kolo_late_seconds_total"), nlohmann::json({{"2", 1e-9}, {"3", 12.5}}));
+  EXPECT_EQ(json.at("kolo_steps_total"), 11);
+  const auto& agree = json.at("kolo_agree_seconds");
+  EXPECT_EQ(agree.at("count"), 6);
+  EXPECT_EQ(agree.at("sum"), 200.125);
+  EXPECT_EQ(agree.at("buckets").size(), Metrics::Histogram::kBounds + 1);
+  EXPECT_EQ(agree.at("buckets").at("0.001024"), 5);
+  EXPECT_EQ(agree.at("buckets").at("+Inf"), 6);
+}
+
+TEST(MetricsTextTest, NothingCountedYet) {
+  parse_prometheus(insight::to_prometheus({}, 0));
+  EXPECT_EQ(nlohmann::json::parse(to_json({})).at("kolo_operations_total"),
+            nlohmann::json::object());
+}
+
+TEST(MetricsFileTest, NamesOfRanks) {
+  EXPECT_EQ(insight::name_for_rank("/m/kolo-{rank}.prom", kOrigin), "/m/kolo-1.prom");
+  EXPECT_EQ(insight::name_for_rank("/m/kolo", kOrigin), "/m/kolo.1");
+  EXPECT_EQ(insight::name_for_rank("/m/kolo", {.rank = 0, .size = 1}), "/m/kolo");
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(MetricsFileTest, ReadersSeeWholeTextsAndTheLastOne) {
+  const std::string path = testing::TempDir() + "kolo-metrics-" + std::to_string(::getpid());
+  std::atomic<int> texts{0};
+  std::string last;
+  {
+    const insight::MetricsFile file(
+        path,
+        [&] {
+          last = std::to_string(++texts) + std::string(100'000, 'x') + "\n";
+          return last;
+        },
+        1ms);
+    int seen = 0;
+    while (seen < 20) {
+      const std::string text = contents(path);
+      if (text.empty()) {  // the first has not been written yet
+        EXPECT_EQ(seen, 0);
+        continue;
+      }
+      EXPECT_TRUE(text.ends_with("x\n"));
+      const int number = std::stoi(text);
+      EXPECT_GE(number, seen);
+      seen = number;
+    }
+  }
+  EXPECT_EQ(contents(path), last);
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+  std::filesystem::remove(path);
+}
+
+TEST(MetricsFileTest, FilesThatCannotBeWrittenAreOneWarning) {
+  testing::internal::CaptureStderr();
+  std::atomic<int> texts{0};
+  {
+    const insight::MetricsFile file(
+        "/proc/none/kolo", [&] { return std::to_string(++texts); }, 1ms);
+    while (texts < 5) std::this_thread::yield();
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  const std::size_t warning = log.find("cannot write /proc/none/kolo: No such file");
+  ASSERT_NE(warning, std::string::npos) << log;
+  EXPECT_EQ(log.find("cannot write", warning + 1), std::string::npos) << log;
+}
+
+}  // namespace kolo::test::metrics_test
