@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "insight/metrics_text.hpp"
 
 namespace kolo::insight {
 namespace {
@@ -100,15 +99,18 @@ void Insight::stop_timeline() {
   timeline_folder_.clear();
 }
 
-std::shared_ptr<Meter> Insight::make_meter() {
+Meter& Insight::take_meter() {
   const Lock lock(meters_lock_);
-  for (const std::shared_ptr<Meter>& meter : meters_) {
-    if (meter.use_count() > 1) continue;
-    std::atomic_thread_fence(std::memory_order_acquire);  // what its engine has counted
-    meter->restart();
-    return meter;
-  }
-  return meters_.emplace_back(std::make_shared<Meter>(recorder_.origin()));
+  if (free_meters_.empty()) return meters_.emplace_back(recorder_.origin());
+  Meter& meter = *free_meters_.back();
+  free_meters_.pop_back();
+  meter.restart();
+  return meter;
+}
+
+void Insight::give_back(Meter& meter) {
+  const Lock lock(meters_lock_);
+  free_meters_.push_back(&meter);
 }
 
 Metrics Insight::metrics() const {
@@ -122,7 +124,7 @@ Metrics Insight::metrics() const {
   metrics.exposed_seconds = seconds(recorder_.exposed());
   metrics.records = records_written_.load(std::memory_order_relaxed);
   const Lock lock(meters_lock_);
-  for (const std::shared_ptr<Meter>& meter : meters_) meter->add_to(metrics);
+  for (const Meter& meter : meters_) meter.add_to(metrics);
   return metrics;
 }
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,8 +42,9 @@ class Insight {
   void start_timeline(const std::string& folder);
   void stop_timeline();
 
-  /// For one engine, as long as it keeps the pointer. What it has counted stays.
-  std::shared_ptr<Meter> make_meter();
+  /// For one engine, until it gives it back; what it has counted stays.
+  Meter& take_meter();
+  void give_back(Meter& meter);
   Metrics metrics() const;
   /// @param name the value of KOLO_METRICS
   void start_metrics_file(std::string_view name);
@@ -62,7 +66,8 @@ class Insight {
   std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);  // empty: none is being written
   std::atomic<std::uint64_t> records_written_{0};
   mutable Mutex meters_lock_;
-  std::vector<std::shared_ptr<Meter>> meters_ KOLO_GUARDED_BY(meters_lock_);
+  std::deque<Meter> meters_ KOLO_GUARDED_BY(meters_lock_);
+  std::vector<Meter*> free_meters_ KOLO_GUARDED_BY(meters_lock_);
   Mutex metrics_file_lock_;
   // The last member: uses the others.
   std::unique_ptr<MetricsFile> metrics_file_ KOLO_GUARDED_BY(metrics_file_lock_);

@@ -1,14 +1,169 @@
 #include "insight/metrics_file.hpp"
 
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "base/log.hpp"
 
+namespace kolo {
+namespace {
+
+using Sample = std::pair<std::string, double>;  // the label's value
+
+/// One name with its values. No text in it needs to be escaped in either format.
+struct Family {
+  std::string_view name;
+  std::string_view help;
+  std::string_view label{};       ///< empty: one value
+  std::vector<Sample> samples{};  ///< of a histogram: cumulative
+  const Metrics::Histogram* histogram = nullptr;
+};
+
+std::string to_text(double number) {
+  std::array<char, 400> digits{};  // the largest number has 309
+  const auto end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), number, std::chars_format::fixed)
+          .ptr;
+  return {digits.data(), end};
+}
+
+Family counter(std::string_view name, std::string_view help, auto value) {
+  return {.name = name, .help = help, .samples = {{"", static_cast<double>(value)}}};
+}
+
+Family histogram(std::string_view name, std::string_view help, const Metrics::Histogram& values) {
+  Family family{.name = name, .help = help, .label = "le", .histogram = &values};
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < values.counts.size(); ++i) {
+    count += values.counts[i];
+    const bool is_last = i == Metrics::Histogram::kBounds;
+    family.samples.emplace_back(is_last ? "+Inf" : to_text(Metrics::Histogram::bound(i)),
+                                static_cast<double>(count));
+  }
+  return family;
+}
+
+/// Peers that this rank has not waited for are left out: in a large world they are most.
+Family by_peer(std::string_view name, std::string_view help, const std::vector<double>& seconds) {
+  Family family{.name = name, .help = help, .label = "peer"};
+  for (std::size_t rank = 0; rank < seconds.size(); ++rank) {
+    if (seconds[rank] > 0.0) family.samples.emplace_back(std::to_string(rank), seconds[rank]);
+  }
+  return family;
+}
+
+std::vector<Family> families_of(const Metrics& metrics) {
+  Family ended{.name = "kolo_operations_total",
+               .help = "Operations that have ended, with or without an error.",
+               .label = "collective"};
+  Family failed{.name = "kolo_failed_operations_total",
+                .help = "Operations that have ended with an error.",
+                .label = "collective"};
+  for (const auto& [collective, operations] : metrics.operations) {
+    ended.samples.emplace_back(collective, operations.ended);
+    failed.samples.emplace_back(collective, operations.failed);
+  }
+  const Metrics::Bytes& bytes = metrics.bytes;
+  Family moved{.name = "kolo_moved_bytes_total",
+               .help = "Payload moved to or from other ranks' shared memory, or sent.",
+               .label = "path",
+               .samples = {{"shared_memory", bytes.shared_memory},
+                           {"messages", bytes.messages},
+                           {"gpus", bytes.gpus}}};
+  Family data_wait =
+      by_peer("kolo_data_wait_seconds_total", "Time in which no data moved because of a peer.",
+              metrics.data_wait_seconds);
+  data_wait.samples.emplace_back("unknown", metrics.unknown_data_wait_seconds);
+  return {std::move(ended),
+          std::move(failed),
+          std::move(moved),
+          counter("kolo_packed_bytes_total", "Payload copied to fuse or to compress tensors.",
+                  bytes.packed),
+          counter("kolo_header_bytes_total", "Bytes published or sent to agree on operations.",
+                  bytes.headers),
+          histogram("kolo_agree_seconds",
+                    "Time from an operation's submission until all ranks had agreed to run it.",
+                    metrics.agree),
+          histogram("kolo_queue_seconds", "Time from there until its data began to move.",
+                    metrics.queue),
+          histogram("kolo_move_seconds", "Time from there to its end; on a GPU to its launch.",
+                    metrics.move),
+          by_peer("kolo_late_seconds_total",
+                  "Time in which operations waited for a peer, the last to submit them.",
+                  metrics.late_seconds),
+          std::move(data_wait),
+          counter("kolo_blocked_seconds_total",
+                  "Time in which the program's threads waited for operations.",
+                  metrics.blocked_seconds),
+          counter("kolo_steps_total", "Steps of DistributedOptimizer.", metrics.steps),
+          counter("kolo_step_exposed_seconds_total",
+                  "Time in steps in which the program's threads waited for operations.",
+                  metrics.exposed_seconds),
+          counter("kolo_stalls_total", "Stalls that this rank has reported.", metrics.stalls),
+          counter("kolo_records_total", "Records of its last events that this rank has written.",
+                  metrics.records)};
+}
+
+std::string object_of(const std::vector<Sample>& samples) {
+  std::string text = "{";
+  for (const auto& [label, value] : samples) {
+    text += (text.size() > 1 ? ",\"" : "\"") + label + "\":" + to_text(value);
+  }
+  return text + "}";
+}
+
+}  // namespace
+
+std::string to_json(const Metrics& metrics) {
+  std::string text;
+  for (const Family& family : families_of(metrics)) {
+    text.append(text.empty() ? "{\"" : ",\"").append(family.name).append("\":");
+    if (family.histogram != nullptr) {
+      text += "{\"count\":" + to_text(family.samples.back().second) +
+              ",\"sum\":" + to_text(family.histogram->sum) +
+              ",\"buckets\":" + object_of(family.samples) + "}";
+    } else {
+      text +=
+          family.label.empty() ? to_text(family.samples.front().second) : object_of(family.samples);
+    }
+  }
+  return text + "}";
+}
+
+}  // namespace kolo
+
 namespace kolo::insight {
+
+std::string to_prometheus(const Metrics& metrics, int rank) {
+  std::string text;
+  const std::string rank_label = "{rank=\"" + std::to_string(rank) + "\"";
+  for (const Family& family : families_of(metrics)) {
+    const bool is_histogram = family.histogram != nullptr;
+    const std::string name(family.name);
+    const auto add = [&](std::string_view suffix, const std::string& label, double value) {
+      text.append(name).append(suffix).append(rank_label).append(label);
+      text.append("} ").append(to_text(value)).append("\n");
+    };
+    text.append("# HELP ").append(name).append(" ").append(family.help).append("\n");
+    text.append("# TYPE ").append(name).append(is_histogram ? " histogram\n" : " counter\n");
+    for (const auto& [value, number] : family.samples) {
+      const std::string label =
+          family.label.empty() ? "" : "," + std::string(family.label) + "=\"" + value + "\"";
+      add(is_histogram ? "_bucket" : "", label, number);
+    }
+    if (!is_histogram) continue;
+    add("_sum", "", family.histogram->sum);
+    add("_count", "", family.samples.back().second);
+  }
+  return text;
+}
 
 std::string name_for_rank(std::string_view name, const Origin& origin) {
   constexpr std::string_view kPlace = "{rank}";

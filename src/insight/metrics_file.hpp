@@ -9,8 +9,12 @@
 
 #include "base/mutex.hpp"
 #include "insight/recorder.hpp"
+#include "kolo/metrics.hpp"
 
 namespace kolo::insight {
+
+/// The metrics of a rank in Prometheus' text format. docs/insight.md lists the names.
+std::string to_prometheus(const Metrics& metrics, int rank);
 
 /// The name of a rank's file: "{rank}" in `name` is replaced by the rank; without it, ".<rank>" is
 /// appended if there are several ranks.

@@ -17,7 +17,6 @@
 #include "insight/insight.hpp"
 #include "insight/meter.hpp"
 #include "insight/metrics_file.hpp"
-#include "insight/metrics_text.hpp"
 #include "insight/prometheus.hpp"
 
 namespace kolo::test::metrics_test {
@@ -152,18 +151,19 @@ TEST(MeterTest, WaitsAtOnceCountOnce) {
 
 TEST(MeterTest, EnginesThatEndLeaveTheirCounts) {
   Insight insight(kOrigin, "");
-  const std::shared_ptr<Meter> world = insight.make_meter();
-  world->set({.messages = 1000, .headers = 5});
+  Meter& world = insight.take_meter();
+  world.set({.messages = 1000, .headers = 5});
   const Meter* first = nullptr;
   for (std::uint64_t engine = 1; engine <= 3; ++engine) {
-    const std::shared_ptr<Meter> meter = insight.make_meter();
-    EXPECT_NE(meter, world);
-    if (first == nullptr) first = meter.get();
-    EXPECT_EQ(meter.get(), first) << "memory grows with every engine";
-    meter->set({.shared_memory = engine, .messages = 10 * engine});
-    meter->set({.shared_memory = 2 * engine, .messages = 20 * engine});
-    meter->count_stall();
-    meter->count(ended(1us, 1us, 1us));
+    Meter& meter = insight.take_meter();
+    EXPECT_NE(&meter, &world);
+    if (first == nullptr) first = &meter;
+    EXPECT_EQ(&meter, first) << "memory grows with every engine";
+    meter.set({.shared_memory = engine, .messages = 10 * engine});
+    meter.set({.shared_memory = 2 * engine, .messages = 20 * engine});
+    meter.count_stall();
+    meter.count(ended(1us, 1us, 1us));
+    insight.give_back(meter);
   }
   const Metrics metrics = insight.metrics();
   EXPECT_EQ(metrics.bytes.shared_memory, 12U);

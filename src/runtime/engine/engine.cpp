@@ -183,7 +183,7 @@ ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& r
 Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight)
     : world_(world),
       insight_(std::move(insight)),
-      meter_(insight_->make_meter()),
+      meter_(insight_->take_meter()),
       messaging_(world.messaging_thread()),
       spin_(spin_of(parts.data.config, world.topology())),
       queue_(parts.data.name),
@@ -565,7 +565,7 @@ void Engine::start(const Coordinator::Batch& batch) {
 }
 
 void Engine::report_stall(const Verdict::Stall& stall) const {
-  meter_->count_stall();
+  meter_.count_stall();
   const std::string missing =
       stall.missing_ranks.empty()
           ? "no rank is missing any more"
@@ -650,8 +650,8 @@ void Engine::note_ended(Operation& operation) {
   }
   if (operation.role == OperationRole::Join) return;  // no collective
   recorder().add(course, operation.request.name);
-  meter_->set(bytes());
-  meter_->count(course);
+  meter_.set(bytes());
+  meter_.count(course);
 }
 
 // --- the end, orderly ---
@@ -706,7 +706,8 @@ void Engine::release(const std::string& why) {
   serve_messages();  // the last ones
   messaging_ = nullptr;
   at_end_ = measure();
-  meter_->set(at_end_.bytes);
+  meter_.set(at_end_.bytes);
+  insight_->give_back(meter_);
   order_ = nullptr;
   control_.reset();
   executor_.release();

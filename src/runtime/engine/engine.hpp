@@ -320,7 +320,7 @@ class Engine {
 
   comm::World& world_;
   const std::shared_ptr<insight::Insight> insight_;
-  const std::shared_ptr<insight::Meter> meter_;  // used in steps
+  insight::Meter& meter_;  // used in steps
   // Null: messages move on any thread, or the engine has ended.
   std::atomic<comm::MessagingThread*> messaging_;
   const std::chrono::nanoseconds spin_;  // of callers

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/collectives.hpp"
+#include "kolo/insight.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/sharding.hpp"
 
@@ -135,6 +137,24 @@ TEST_F(ShardedOptimizerTest, Report_ShowsThePeaksOfTheProcess) {
               kUncertain);
   EXPECT_NEAR(static_cast<double>(report.peak_resident), static_cast<double>(after.most),
               kUncertain);
+}
+
+TEST_F(ShardedOptimizerTest, Report_ShowsTheWaitsOfTheLastStep) {
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::optim::SGD inner(model->parameters(), 0.1);
+  DistributedOptimizer optimizer(inner, *model);
+  const std::uint64_t steps_before = metrics().steps;
+  double before = 0.0;
+  for (int step = 0; step < 3; ++step) {
+    before = metrics().blocked_seconds;
+    for (int i = 0; i <= 5 * step; ++i) barrier();  // nothing hides it
+    loss_of(model, batch_rows(step, 0, 2, 9, torch::kFloat32)).backward();
+    optimizer.step();
+  }
+  const double waits = metrics().blocked_seconds - before;
+  EXPECT_GT(waits, 0.0);
+  EXPECT_NEAR(optimizer.report().exposed_seconds_per_step, waits, 1e-9);
+  EXPECT_EQ(metrics().steps - steps_before, 3U);
 }
 
 TEST(TrainingReportTest, Report_IsPrintedRowByRow) {
