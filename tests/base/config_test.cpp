@@ -112,6 +112,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("log_level", &Config::log_level);
   look("record", &Config::record);
   look("timeline", &Config::timeline);
+  look("metrics", &Config::metrics);
   look("fusion_bytes", &Config::fusion_bytes);
   return changed;
 }
@@ -253,7 +254,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 16u);
+  EXPECT_EQ(variables.size(), 17u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -102,6 +103,7 @@ class Runtime::Parts {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
     insight_->stop_metrics_file();
+    insight_->stop_timeline();  // sets that the program keeps do not prolong it
     const Lock lock(close_lock_);
     engines_.close();
   }
@@ -263,8 +265,9 @@ class Runtime::Parts {
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
     std::string records = config_.record;
     if (records == "auto" && topology().size > 1) {  // a rank alone waits for nobody
-      records =
-          std::filesystem::temp_directory_path() / ("kolo-record-" + std::to_string(clock.job));
+      std::error_code none;
+      records = std::filesystem::temp_directory_path(none);
+      if (!none) records += "/kolo-record-" + std::to_string(clock.job);
     } else if (records == "auto" || records == "off") {
       records.clear();
     }

@@ -642,13 +642,12 @@ void Engine::note_ended(Operation& operation) {
   course.kind = insight::Event::Kind::Ended;
   course.started = insight::time_of(operation.started);
   course.time = insight::time_of(operation.ended);
-  if (operation.role == OperationRole::Join) return;
+  if (operation.role == OperationRole::Join) return;  // no collective
   if (operation.error) {
     const Failure failure = failure_of(operation.error);
     course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure.kind));
     insight_->note({failure, loss_ ? world_rank(loss_->rank) : -1, course.time});
   }
-  if (operation.role == OperationRole::Join) return;  // no collective
   recorder().add(course, operation.request.name);
   meter_.set(bytes());
   meter_.count(course);
