@@ -427,7 +427,11 @@ class Inquest:
         if wait.state == "submitted" or wait.is_message:
             absent = [other for other in members if other != rank
                       and not self._has_submitted(other, wait)]
-            return [other for other in absent if other in self._seen] or absent
+            # What a cut file lacks may have been submitted.
+            known = [other for other in absent
+                     if other in self._seen and not self._seen[other].trace.is_cut]
+            return known or [other for other in absent if other not in self._seen
+                             or wait.duration >= LONG_US]
         return [other for other in members if other not in self._seen and wait.state == "moving"]
 
     def _has_submitted(self, rank, wait):
@@ -488,9 +492,19 @@ class Inquest:
             rank = todo.pop()
             if rank not in reached:
                 reached.append(rank)
-                todo += self._awaited.get(rank, {})
-        roots = [rank for rank in reached if not self._awaited.get(rank)]
+                todo += self._awaited_long(rank)
+        roots = [rank for rank in reached if rank != first and not self._awaited_long(rank)]
         return self._explain_roots(roots) if roots else self._explain_cycle(first)
+
+    def _awaited_long(self, rank):
+        """A late rank waits, too, but not for long."""
+        awaited = self._awaited.get(rank, {})
+        longest = max((wait.duration for wait in awaited.values()), default=0)
+        return awaited if longest >= min(LONG_US, self._longest() / 2) else {}
+
+    def _longest(self):
+        return max(wait.duration for awaited in self._awaited.values()
+                   for wait in awaited.values())
 
     def _explain_roots(self, roots):
         waits = [(wait, waiter, root) for waiter, awaited in self._awaited.items()

@@ -11,7 +11,7 @@ namespace kolo {
 
 /// What ranks did, in files that kolo-trace, Perfetto and chrome://tracing read. docs/insight.md
 /// describes them. All functions are for Runtime::current(), none is collective, and any thread may
-/// call them. They throw InvalidArgument where there is no Runtime.
+/// call them. They throw InvalidArgument where there is no Runtime, and in a forked child.
 
 /// Writes what this rank did last, some thousand events, and what has not ended.
 ///

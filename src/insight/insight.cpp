@@ -2,6 +2,9 @@
 
 #include <csignal>
 #include <exception>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
@@ -36,18 +39,20 @@ Insight::Insight(Origin origin, std::string records)
   if (!records_.empty()) listen_for_requests();
 }
 
-void Insight::note(Recorder::Problem problem) noexcept {
+void Insight::note(Recorder::Problem problem, bool is_last) noexcept {
   try {
-    const Failure failure = problem.failure;
+    if (!is_worth_a_record(problem.failure.kind)) return;
+    const std::string text = problem.failure.text;
     recorder_.add(std::move(problem));
-    if (records_.empty() || !is_worth_a_record(failure.kind)) return;
+    if (records_.empty() || !creator_.is_current()) return;
+    if (!record_lock_.try_lock()) return;  // one is being written
     {
-      const Lock lock(record_lock_);
+      const Lock lock(record_lock_, std::adopt_lock);
       const auto now = Clock::now();
-      if (now < next_record_) return;
+      if (now < next_record_ && !is_last) return;
       next_record_ = now + kRecordPause;
     }
-    try_to_record(failure.text);
+    try_to_record(text);
   } catch (const std::exception& error) {  // no memory
     KOLO_LOG(Warn) << "no record of the error: " << error.what();
   }
@@ -70,10 +75,20 @@ void Insight::try_to_record(std::string_view why) noexcept {
   }
 }
 
+/// A child would write to its parent's files, and wait for threads that it does not have.
+void Insight::require_creator_process() const {
+  if (creator_.is_current()) return;
+  throw InvalidArgument(
+      "records and timelines: this process is a forked child of the one that started Kolo, and is "
+      "not a rank. Call this in the parent.");
+}
+
 std::string Insight::write_record(const std::string& folder, std::string_view why) {
+  require_creator_process();
   {
     const Lock lock(timeline_lock_);
-    if (folder == timeline_folder_) {
+    std::error_code none;
+    if (timeline_ != nullptr && std::filesystem::equivalent(folder, timeline_folder_, none)) {
       throw InvalidArgument("record in " + folder +
                             ": this rank writes a timeline there, of the same name. Choose another "
                             "folder (dump_record, KOLO_RECORD).");
@@ -86,17 +101,17 @@ std::string Insight::write_record(const std::string& folder, std::string_view wh
 }
 
 void Insight::start_timeline(const std::string& folder) {
+  require_creator_process();
   const Lock lock(timeline_lock_);
   timeline_.reset();  // ends its file, which may be the same
-  timeline_folder_.clear();
   timeline_ = std::make_unique<Timeline>(recorder_, folder);
   timeline_folder_ = folder;
 }
 
 void Insight::stop_timeline() {
+  require_creator_process();
   const Lock lock(timeline_lock_);
   timeline_.reset();
-  timeline_folder_.clear();
 }
 
 Meter& Insight::take_meter() {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/creator_process.hpp"
 #include "base/mutex.hpp"
 #include "insight/meter.hpp"
 #include "insight/metrics_file.hpp"
@@ -27,13 +28,13 @@ class Insight {
 
   Recorder& recorder() { return recorder_; }
 
-  /// An operation has failed, or a rank was lost. Writes a record at the first, and then at most
-  /// one in kRecordPause. Never throws.
-  void note(Recorder::Problem problem) noexcept;
+  /// An operation has failed, or a rank was lost. Writes a record at the first, then at most one in
+  /// kRecordPause, and one if `is_last`: the process is about to end. Never throws.
+  void note(Recorder::Problem problem, bool is_last = false) noexcept;
   /// Writes a record if the process has received SIGUSR2 since the last call. Never throws.
   void serve_requests() noexcept;
   /// @return the path of the file
-  /// @throws InvalidArgument if a timeline is being written in that folder
+  /// @throws InvalidArgument if a timeline is being written in that folder, and in a forked child
   /// @throws BackendError if it cannot be written
   std::string write_record(const std::string& folder, std::string_view why);
 
@@ -54,8 +55,10 @@ class Insight {
  private:
   static constexpr std::chrono::seconds kRecordPause{10};
 
+  void require_creator_process() const;
   void try_to_record(std::string_view why) noexcept;
 
+  const CreatorProcess creator_;
   Recorder recorder_;
   const std::string records_;
   std::atomic<unsigned> requests_served_;
@@ -63,7 +66,7 @@ class Insight {
   Clock::time_point next_record_ KOLO_GUARDED_BY(record_lock_){};
   Mutex timeline_lock_;
   std::unique_ptr<Timeline> timeline_ KOLO_GUARDED_BY(timeline_lock_);
-  std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);  // empty: none is being written
+  std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);
   std::atomic<std::uint64_t> records_written_{0};
   mutable Mutex meters_lock_;
   std::deque<Meter> meters_ KOLO_GUARDED_BY(meters_lock_);

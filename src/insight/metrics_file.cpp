@@ -200,7 +200,7 @@ void MetricsFile::loop() {
   write();
 }
 
-void MetricsFile::write() {
+void MetricsFile::write() try {
   const std::string temporary = path_ + ".tmp";
   std::ofstream file(temporary);
   file << text_();
@@ -209,6 +209,8 @@ void MetricsFile::write() {
   if (std::exchange(has_warned_, true)) return;
   KOLO_LOG(Warn) << "KOLO_METRICS: cannot write " << path_ << ": " << std::strerror(errno)
                  << ". The run goes on without the file. Choose one that this rank can write.";
+} catch (const std::exception& error) {  // no memory: next time
+  KOLO_LOG(Warn) << "KOLO_METRICS: " << error.what();
 }
 
 }  // namespace kolo::insight

@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kEventWords = (sizeof(Event) + 7) / 8;
 constexpr std::size_t kTextWords = Recorder::kMaxText / 8;
 constexpr std::size_t kMaxProblems = 16;
+constexpr std::size_t kMaxNamedSets = 1024;
 static_assert(std::is_trivially_copyable_v<Event> && Recorder::kMaxText % 8 == 0);
 
 using Word = std::atomic<std::uint64_t>;
@@ -118,29 +119,32 @@ void Recorder::enter(Phase phase) noexcept {
   const Event::Time now = time_of(Clock::now());
   const std::uint64_t old = activity_.load(std::memory_order_relaxed);
   if (phase_of(old) == phase) return;
-  const bool ends_step = phase_of(old) == Phase::Step;
-  const std::uint32_t step = step_of(old) + (ends_step || phase_of(old) == Phase::None ? 1 : 0);
+  const bool is_first = phase_of(old) == Phase::None;
+  const bool ends_step = phase == Phase::Forward && !is_first;
+  const std::uint32_t step = step_of(old) + (ends_step || is_first ? 1 : 0);
+  const std::int64_t blocked = blocked_.load(std::memory_order_relaxed);
+  if (is_first) blocked_before_.store(blocked, std::memory_order_relaxed);
   activity_.store(pack(step, phase), std::memory_order_relaxed);
   Event event{.kind = Event::Kind::Phase, .phase = phase_of(old), .step = step_of(old)};
   event.time = now;
   event.begin = Event::Time{since_.exchange(now.count(), std::memory_order_relaxed)};
-  if (ends_step) {
-    const std::int64_t blocked = blocked_.load(std::memory_order_relaxed);
+  if (phase_of(old) == Phase::Step) {
     event.waited =
         Event::Time{blocked - blocked_before_.exchange(blocked, std::memory_order_relaxed)};
     exposed_.fetch_add(event.waited.count(), std::memory_order_relaxed);
-    steps_.fetch_add(1, std::memory_order_relaxed);
   }
+  if (ends_step) steps_.fetch_add(1, std::memory_order_relaxed);
   if (event.phase != Phase::None) add(event, name_of(event.phase));
 }
 
 void Recorder::name_set(int number, std::string name) {
   const Lock lock(lock_);
-  if (name.empty()) {
-    sets_.erase(number);
-  } else {
-    sets_[number] = std::move(name);
-  }
+  sets_[number] = std::move(name);
+  if (number == 0) return;
+  added_sets_.push_back(number);
+  if (added_sets_.size() <= kMaxNamedSets) return;
+  sets_.erase(added_sets_.front());
+  added_sets_.pop_front();
 }
 
 std::string Recorder::name_of_set(int number) const {
@@ -151,7 +155,8 @@ std::string Recorder::name_of_set(int number) const {
 
 void Recorder::add(Problem problem) {
   const Lock lock(lock_);
-  if (problems_.size() < kMaxProblems) problems_.push_back(std::move(problem));
+  if (problems_.size() == kMaxProblems) problems_.pop_back();
+  problems_.push_back(std::move(problem));
 }
 
 std::vector<Recorder::Problem> Recorder::problems() const {

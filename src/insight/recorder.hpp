@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -107,7 +108,8 @@ class Recorder {
   };
   /// What the program does now. Any thread.
   Activity activity() const;
-  /// The program enters a phase; the previous one becomes an event. Leaving Phase::Step ends a step.
+  /// The program enters a phase; the previous one becomes an event.
+  /// A step ends where Phase::Forward begins.
   void enter(Phase phase) noexcept;
 
   /// A thread of the program has waited for an operation.
@@ -120,7 +122,7 @@ class Recorder {
   std::uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   Event::Time exposed() const { return Event::Time{exposed_.load(std::memory_order_relaxed)}; }
 
-  /// Names a process set in traces; an empty name forgets it.
+  /// Names a process set in traces, also after its end. Sets added long before lose their names.
   void name_set(int number, std::string name);
   /// "set 3" if it has no name.
   std::string name_of_set(int number) const;
@@ -130,7 +132,7 @@ class Recorder {
     int lost_rank = -1;  ///< in the world; -1: none
     Event::Time time{};
   };
-  /// Keeps the first errors: the others follow from them.
+  /// Keeps the first errors, from which others follow, and the last one.
   void add(Problem problem);
   std::vector<Problem> problems() const;
 
@@ -148,6 +150,7 @@ class Recorder {
   std::atomic<std::int64_t> exposed_{0};
   mutable Mutex lock_;  // of what is rarely used
   std::map<int, std::string> sets_ KOLO_GUARDED_BY(lock_);
+  std::deque<int> added_sets_ KOLO_GUARDED_BY(lock_);  // all but the world, oldest first
   std::vector<Problem> problems_ KOLO_GUARDED_BY(lock_);
 };
 

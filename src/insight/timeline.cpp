@@ -1,9 +1,9 @@
 #include "insight/timeline.hpp"
 
 #include <chrono>
+#include <exception>
 
 #include "base/log.hpp"
-#include "kolo/error.hpp"
 
 namespace kolo::insight {
 namespace {
@@ -14,10 +14,10 @@ constexpr std::chrono::milliseconds kPause{5};
 }  // namespace
 
 Timeline::Timeline(const Recorder& recorder, const std::string& folder)
-    : recorder_(recorder),
-      file_(folder, recorder, "timeline"),
-      next_(recorder.count()),
-      thread_([this] { loop(); }) {}
+    : recorder_(recorder), file_(folder, recorder, "timeline"), next_(recorder.count()) {
+  file_.publish();
+  thread_ = std::thread([this] { loop(); });
+}
 
 Timeline::~Timeline() {
   {
@@ -40,7 +40,7 @@ void Timeline::loop() {
     }
     for (const Recorder::Problem& problem : recorder_.problems()) file_.write(problem);
     file_.close();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     KOLO_LOG(Warn) << error.what() << ". The timeline ends here.";
   }
 }

@@ -21,6 +21,7 @@ constexpr int kRowsOfKind = 16;
 constexpr std::array<std::string_view, 6> kRowNames{"phases",    "marks", "buckets",
                                                     "negotiate", "queue", "move"};
 constexpr int kFormat = 1;
+constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 
 void append_json(std::string& to, std::string_view text) {
   constexpr std::string_view kHex = "0123456789abcdef";
@@ -73,7 +74,6 @@ std::string name_of_operation(const Recorder::Entry& entry) {
 /// Since the epoch of the wall clock.
 Event::Time wall_clock() { return std::chrono::system_clock::now().time_since_epoch(); }
 
-/// Creates `folder/rank-<rank>.json`.
 std::FILE* create(const std::string& folder, const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -82,6 +82,7 @@ std::FILE* create(const std::string& folder, const std::string& path) {
     throw BackendError("trace " + path + ": cannot create the file: " + std::strerror(errno) +
                        ". Choose a folder that this rank can write to.");
   }
+  std::setvbuf(file, nullptr, _IONBF, 0);
   return file;
 }
 
@@ -90,13 +91,14 @@ std::FILE* create(const std::string& folder, const std::string& path) {
 TraceFile::TraceFile(const std::string& folder, const Recorder& recorder, std::string_view why)
     : recorder_(recorder),
       path_(folder + "/rank-" + std::to_string(recorder.origin().rank) + ".json"),
-      file_(create(folder, path_), &std::fclose) {
+      path_before_(path_ + ".new"),
+      file_(create(folder, path_before_), &std::fclose) {
   write_header(why);
 }
 
 void TraceFile::write_header(std::string_view why) {
   const Origin& origin = recorder_.origin();
-  std::fputs("[\n", file_.get());
+  buffer_ = "[\n";
   begin_event("kolo_rank", "__metadata", 'M', {}, 0);
   add_arg("format", kFormat);
   add_arg("rank", origin.rank);
@@ -177,7 +179,8 @@ void TraceFile::add_arg(std::string_view name, const Value& value) {
 
 void TraceFile::end_event() {
   line_ += has_args_ ? "}}" : "}";
-  std::fwrite(line_.data(), 1, line_.size(), file_.get());
+  buffer_ += line_;
+  if (buffer_.size() >= kBufferBytes) flush();
 }
 
 /// One end of an arrow from a bucket to the reduction of its gradients.
@@ -297,13 +300,20 @@ void TraceFile::write_pending(const Recorder::Entry& entry, Event::Time now) {
   end_event();
 }
 
+void TraceFile::publish() {
+  flush();
+  if (std::rename(path_before_.c_str(), path_.c_str()) == 0) return;
+  throw BackendError("trace " + path_ + ": cannot replace the file: " + std::strerror(errno));
+}
+
 void TraceFile::flush() {
-  if (std::fflush(file_.get()) == 0 && std::ferror(file_.get()) == 0) return;
+  const std::size_t written = std::fwrite(buffer_.data(), 1, buffer_.size(), file_.get());
+  if (std::exchange(buffer_, {}).size() == written) return;
   throw BackendError("trace " + path_ + ": cannot write: " + std::strerror(errno));
 }
 
 void TraceFile::close() {
-  std::fputs("\n]\n", file_.get());
+  buffer_ += "\n]\n";
   flush();
 }
 
@@ -316,9 +326,10 @@ std::string write_record(const Recorder& recorder, const std::string& folder,
     if (auto entry = recorder.read(number)) entries.push_back(*std::move(entry));
   }
   TraceFile file(folder, recorder, why);
-  // First, in case that the process is killed or the disk full before the end.
+  // First, and at once: the process may be killed soon.
   for (const Recorder::Problem& problem : recorder.problems()) file.write(problem);
   file.write_unfinished(entries);
+  file.publish();
   for (const Recorder::Entry& entry : entries) file.write(entry);
   file.close();
   return file.path();

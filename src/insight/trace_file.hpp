@@ -18,8 +18,8 @@ namespace kolo::insight {
 /// describes what is in it.
 class TraceFile {
  public:
-  /// Creates the folder and `folder/rank-<rank>.json`, replacing an older one. `recorder`, which
-  /// outlives this object, says whose events they are.
+  /// Creates the folder, and a file that publish() gives its name: `folder/rank-<rank>.json`.
+  /// `recorder`, which outlives this object, says whose events they are.
   /// @param why "timeline", "requested" or the text of an error
   /// @throws BackendError if that fails
   TraceFile(const std::string& folder, const Recorder& recorder, std::string_view why);
@@ -30,6 +30,9 @@ class TraceFile {
   void write_unfinished(const std::vector<Recorder::Entry>& entries);
   /// This many events were overwritten before they could be written.
   void write_gap(std::uint64_t lost);
+  /// Replaces an older file of that name by this one, with all that has been written.
+  /// @throws BackendError as flush()
+  void publish();
   /// Hands everything to the system.
   /// @throws BackendError if something could not be written
   void flush();
@@ -59,7 +62,9 @@ class TraceFile {
 
   const Recorder& recorder_;
   std::string path_;
+  std::string path_before_;  // it is published
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::string buffer_;  // not stdio's, which a forked child would write again at its end
   std::string line_;
   bool has_events_ = false;
   bool has_args_ = false;                                 // in `line_`

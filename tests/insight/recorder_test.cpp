@@ -130,7 +130,7 @@ TEST(RecorderTest, PhasesAreEventsAndStepsAreCounted) {
   }
 }
 
-TEST(RecorderTest, KeepsTheFirstProblems) {
+TEST(RecorderTest, KeepsTheFirstProblemsAndTheLast) {
   Recorder recorder({});
   for (int i = 0; i < 100; ++i) {
     recorder.add({{ErrorKind::Timeout, "problem " + std::to_string(i)}, i, {}});
@@ -138,10 +138,11 @@ TEST(RecorderTest, KeepsTheFirstProblems) {
   const auto problems = recorder.problems();
   ASSERT_FALSE(problems.empty());
   EXPECT_LT(problems.size(), 100U);
-  for (std::size_t i = 0; i < problems.size(); ++i) {
+  for (std::size_t i = 0; i + 1 < problems.size(); ++i) {
     EXPECT_EQ(problems[i].failure.text, "problem " + std::to_string(i));
     EXPECT_EQ(problems[i].lost_rank, static_cast<int>(i));
   }
+  EXPECT_EQ(problems.back().lost_rank, 99);
 }
 
 }  // namespace

@@ -267,7 +267,7 @@ class Runtime::Parts {
     if (records == "auto" && topology().size > 1) {  // a rank alone waits for nobody
       std::error_code none;
       records = std::filesystem::temp_directory_path(none);
-      if (!none) records += "/kolo-record-" + std::to_string(clock.job);
+      records = none ? "" : records + "/kolo-record-" + std::to_string(clock.job);
     } else if (records == "auto" || records == "off") {
       records.clear();
     }
@@ -280,7 +280,13 @@ class Runtime::Parts {
                                                            .job = clock.job,
                                                            .to_world_clock = clock.to_world_clock},
                                            std::move(records));
-    if (!config_.timeline.empty()) insight_->start_timeline(config_.timeline);
+    if (!config_.timeline.empty()) {
+      try {
+        insight_->start_timeline(config_.timeline);
+      } catch (const BackendError& error) {  // on this rank alone: the others would wait for it
+        KOLO_LOG(Warn) << "KOLO_TIMELINE: " << error.what();
+      }
+    }
     if (!config_.metrics.empty()) insight_->start_metrics_file(config_.metrics);
   }
 

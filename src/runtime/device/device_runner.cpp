@@ -36,7 +36,7 @@ void LaunchedBatches::add(comm::Gpu& gpu, Batch batch) {
 
 void LaunchedBatches::fail(std::exception_ptr error) {
   const Lock lock(lock_);
-  error_ = std::move(error);
+  if (!error_) error_ = std::move(error);
 }
 
 bool LaunchedBatches::empty() {
@@ -95,8 +95,8 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
       error = std::current_exception();
     }
     lock_.lock();
-    error_ = error;
-    if (error) return;
+    if (error && !error_) error_ = error;
+    if (error_) return;  // also that of fail()
     if (!seconds) {
       changed_.wait_for(lock_, pause, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
       pause = std::min<std::chrono::microseconds>(2 * pause, kLongestPause);

@@ -259,6 +259,7 @@ std::string Engine::next_prefix(std::string_view kind) {
 
 void Engine::submit(std::shared_ptr<Operation> operation) {
   require_creator_process();
+  begin_course(*operation);
   queue_.submit(std::move(operation));
   wake_signal_.notify();
   progress_if_funneled();
@@ -267,6 +268,7 @@ void Engine::submit(std::shared_ptr<Operation> operation) {
 void Engine::run(const std::shared_ptr<Operation>& operation) {
   require_creator_process();
   require_outside_step("a blocking operation");
+  begin_course(*operation);
   queue_.submit(operation);
   wait(*operation, Clock::time_point::max(), operation->course.begin);
 }
@@ -366,7 +368,8 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
   }
   serve_messages();
   const bool has_ended = is_done();
-  recorder().add_blocked(insight::time_of(has_ended ? operation.ended : until) - since);
+  const auto end = has_ended ? operation.ended : Clock::now();
+  recorder().add_blocked(std::max(insight::time_of(end) - since, insight::Event::Time{0}));
   return has_ended;
 }
 
@@ -495,10 +498,11 @@ bool Engine::take_submissions(Clock::time_point now) {
   TensorQueue::Taken taken = queue_.take();
   Coordinator& coordinator = control_->coordinator();
   for (std::shared_ptr<Operation>& operation : taken.operations) {
-    begin_course(*operation);
-    if (start_alone(operation)) continue;
+    operation->course.use = operation->use;
+    if (start_alone(operation, now)) continue;
     const UseId use = operation->use;
-    coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline));
+    coordinator.submit(use, operation->request, to_time(now), to_time(operation->deadline),
+                       operation->course.begin);
     operations_[use] = std::move(operation);
   }
   if (taken.join != nullptr) {
@@ -514,13 +518,13 @@ bool Engine::take_submissions(Clock::time_point now) {
 
 /// Whether the operation runs without an agreement of the ranks: it is a message between two, or
 /// they are matched by order. Once the set is closed, the coordinator says why it does not run.
-bool Engine::start_alone(const std::shared_ptr<Operation>& operation) {
+bool Engine::start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now) {
   if (control_->coordinator().is_closed()) return false;
   const Collective collective = operation->request.collective;
   if (collective == Collective::Send || collective == Collective::Receive) {
     executor_.start_message(operation);
   } else if (order_ != nullptr) {
-    note_agreed(*operation, nullptr);
+    note_agreed(*operation, insight::time_of(now), {});
     executor_.start_in_order(operation, *order_);
   } else {
     return false;
@@ -556,10 +560,11 @@ void Engine::carry_out(Coordinator::Actions actions) {
 
 void Engine::start(const Coordinator::Batch& batch) {
   Operations operations;
+  const insight::Event::Time now = insight::time_of(Clock::now());
   for (const Coordinator::Batch::Item& item : batch.items) {
     operations.push_back(item.use ? operations_.extract(*item.use).mapped()
                                   : executor_.make_stand_in(*item.request));
-    note_agreed(*operations.back(), &batch);
+    note_agreed(*operations.back(), now, batch.last);
   }
   executor_.start(std::move(operations), batch.have_some_joined);
 }
@@ -584,23 +589,21 @@ void Engine::begin_course(Operation& operation) const {
   course.phase = activity.phase;
   course.step = activity.step;
   course.set = number_;
-  course.use = operation.use;
   course.bytes = operation.request.size_bytes();
   const Collective collective = operation.request.collective;
   const bool is_message = collective == Collective::Send || collective == Collective::Receive;
   if (is_message && operation.message.peer >= 0) course.peer = world_rank(operation.message.peer);
 }
 
-/// `batch`: none if the operation is matched by order.
-void Engine::note_agreed(Operation& operation, const Coordinator::Batch* batch) {
+/// `last`: who submitted last what the ranks waited for, and when, as another rank says.
+void Engine::note_agreed(Operation& operation, insight::Event::Time now,
+                         const std::optional<std::pair<int, Time>>& last) {
   insight::Event& course = operation.course;
   course.turn = ++turns_;
-  course.agreed = std::max(insight::time_of(step_), course.begin);
-  look_after_ = kNotable;
-  if (batch == nullptr || !batch->last) return;
-  course.last_rank = world_rank(batch->last->first);
-  course.last_at = batch->last->second;
-  course.agreed = std::max(course.agreed, course.last_at);  // since the step began
+  course.agreed = now;
+  if (!last) return;
+  course.last_rank = world_rank(last->first);
+  course.last_at = std::min(last->second, now);  // clocks differ by a little
 }
 
 /// If no data have advanced since the last step, that was a wait of the first operations.
@@ -643,10 +646,10 @@ void Engine::note_ended(Operation& operation) {
   course.started = insight::time_of(operation.started);
   course.time = insight::time_of(operation.ended);
   if (operation.role == OperationRole::Join) return;  // no collective
+  look_after_ = kNotable;
   if (operation.error) {
-    const Failure failure = failure_of(operation.error);
-    course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure.kind));
-    insight_->note({failure, loss_ ? world_rank(loss_->rank) : -1, course.time});
+    course.failure =
+        static_cast<std::uint8_t>(1 + static_cast<int>(failure_of(operation.error).kind));
   }
   recorder().add(course, operation.request.name);
   meter_.set(bytes());
@@ -711,7 +714,6 @@ void Engine::release(const std::string& why) {
   control_.reset();
   executor_.release();
   data_.release();
-  recorder().name_set(number_, "");
 }
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
@@ -725,6 +727,10 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
     operation->is_done.store(true, std::memory_order_release);
   }
   waiters_.operation_is_done.notify_all();
+  if (operation->error) {
+    insight_->note({failure_of(operation->error), loss_ ? world_rank(loss_->rank) : -1,
+                    operation->course.time});
+  }
 }
 
 // --- the end, by a loss ---
@@ -798,9 +804,6 @@ void Engine::declare_silent_rank_lost() {
 
 void Engine::publish_end(const std::string& how) {
   if (!creator_.is_current()) return;
-  insight_->note({{ErrorKind::PeerLost, "rank " + std::to_string(world_rank(rank_)) + " " + how},
-                  world_rank(rank_),
-                  insight::time_of(Clock::now())});
   // Not during another thread's step, which uses the control plane. A step that takes longer than
   // this hangs in a function of the program; the other ranks then see that the process has ended.
   constexpr int kLongestStepMs = 500;
@@ -811,6 +814,10 @@ void Engine::publish_end(const std::string& how) {
   }
   if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
     control_->publish_lost({rank(), how});
+  insight_->note({{ErrorKind::PeerLost, "rank " + std::to_string(world_rank(rank_)) + " " + how},
+                  world_rank(rank_),
+                  insight::time_of(Clock::now())},
+                 /*is_last=*/true);
 }
 
 namespace {

@@ -289,7 +289,8 @@ class Engine {
   bool advance_protocol(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   void carry_out(Coordinator::Actions actions) KOLO_REQUIRES(progress_mutex_);
   void start(const Coordinator::Batch& batch) KOLO_REQUIRES(progress_mutex_);
-  bool start_alone(const std::shared_ptr<Operation>& operation) KOLO_REQUIRES(progress_mutex_);
+  bool start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now)
+      KOLO_REQUIRES(progress_mutex_);
   void check_order(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   ControlPlane::Loss loss_of(const OrderBroken& broken) KOLO_REQUIRES(progress_mutex_);
   std::optional<ControlPlane::Loss> find_broken_order() KOLO_REQUIRES(progress_mutex_);
@@ -297,8 +298,8 @@ class Engine {
 
   // Traces.
   void begin_course(Operation& operation) const;
-  void note_agreed(Operation& operation, const Coordinator::Batch* batch)
-      KOLO_REQUIRES(progress_mutex_);
+  void note_agreed(Operation& operation, insight::Event::Time now,
+                   const std::optional<std::pair<int, Time>>& last) KOLO_REQUIRES(progress_mutex_);
   void note_wait(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   void note_pending(Clock::time_point now, std::chrono::nanoseconds age)
       KOLO_REQUIRES(progress_mutex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -180,7 +181,8 @@ Coordinator::Coordinator(Options options)
 
 // --- events ---
 
-void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline) {
+void Coordinator::submit(UseId use, const Request& request, Time now, Time deadline,
+                         std::optional<Time> submitted) {
   // Rule 10: an error that the other ranks have for this use takes precedence.
   if (std::optional<Failure> failure = deferred_errors_.take(request.name)) {
     actions_.failed.push_back({use, std::move(*failure)});
@@ -198,7 +200,7 @@ void Coordinator::submit(UseId use, const Request& request, Time now, Time deadl
   pending.deadline = deadline;
   if (options_.stall_warn.count() > 0) pending.stall_at = later(now, options_.stall_warn);
   pending_.add(std::move(pending));
-  newest_ = std::max(newest_, now.count());
+  newest_ = std::max(newest_, submitted.value_or(now).count());
 }
 
 void Coordinator::wait_for(UseId use) { pending_.mark_awaited(use); }
@@ -377,9 +379,11 @@ void Coordinator::on_headers(const Header& merged) {
 }
 
 void Coordinator::note_newest(const Header& merged, bool has_run) {
+  constexpr std::int64_t kLatest = std::numeric_limits<std::int64_t>::max() / 2;
   const auto& [at, rank] = merged.newest;
   last_.reset();
-  if (rank >= 0) last_.emplace(rank, Time{at} - options_.to_world_clock);
+  const bool is_sane = at > -kLatest && at < kLatest;  // another process may have damaged it
+  if (rank >= 0 && is_sane) last_.emplace(rank, Time{at} - options_.to_world_clock);
   if (has_run && newest_ == newest_shown_) newest_ = Newest::kNever;
 }
 

@@ -221,7 +221,9 @@ class Coordinator {
   explicit Coordinator(Options options);
 
   /// A request was submitted under a name that is not pending here. `deadline` may be kNever.
-  void submit(UseId use, const Request& request, Time now, Time deadline);
+  /// `submitted`: by the program, a little earlier than `now`; for traces.
+  void submit(UseId use, const Request& request, Time now, Time deadline,
+              std::optional<Time> submitted = {});
   /// A caller now blocks on `use`. Unknown and completed uses are ignored.
   void wait_for(UseId use);
   /// This rank submits no operations until all ranks have joined.

@@ -332,6 +332,7 @@ void TrainingEngine::discard_on_all_ranks() {
 }
 
 void TrainingEngine::make_gradients_ready() {
+  enter(insight::Phase::Step);
   if (skip_synchronize_ == 0) return synchronize();
   guards_.require_unsharded("step() under skip_synchronize()");
   context_.step.phases.require(StepCall::LocalStep);

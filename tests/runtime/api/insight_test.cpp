@@ -191,12 +191,12 @@ TEST_P(InsightTest, MismatchWritesARecordOnEveryRank) {
     Tensor tensor(runtime.rank() == 1 ? 6 : 5);
     const std::string text = text_thrown_by<MismatchError>(
         [&] { allreduce(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "differs"}); });
+    sum(runtime, "x");  // begins once the record is written
     const json trace = read_trace(folder_.in("errors"), runtime.rank());
     EXPECT_EQ(metadata(trace).at("why"), text);
     const json error = only(trace, "error", text);
     EXPECT_EQ(error.at("args").at("kind"), "MismatchError");
     EXPECT_EQ(error.at("args").at("lost_rank"), -1);
-    sum(runtime, "x");
   });
 }
 

@@ -61,9 +61,11 @@ TEST_P(TimeoutTest, Timeout_SaysInWhichStepTheLateRankIs) {
     if (runtime.rank() == 1) {
       insight::Recorder& recorder = runtime.insight().recorder();
       for (int step = 0; step < 3; ++step) {
-        recorder.enter(insight::Phase::Step);
         recorder.enter(insight::Phase::Backward);
+        recorder.enter(insight::Phase::Step);
+        recorder.enter(insight::Phase::Forward);
       }
+      recorder.enter(insight::Phase::Backward);
       given_up.wait();
     } else {
       options.timeout = 100ms;
