@@ -59,7 +59,7 @@ Family by_peer(std::string_view name, std::string_view help, const std::vector<d
   return family;
 }
 
-std::vector<Family> families_of(const Metrics& metrics) {
+void add_operations(const Metrics& metrics, std::vector<Family>& families) {
   Family ended{.name = "kolo_operations_total",
                .help = "Operations that have ended, with or without an error.",
                .label = "collective"};
@@ -71,44 +71,58 @@ std::vector<Family> families_of(const Metrics& metrics) {
     failed.samples.emplace_back(collective, operations.failed);
   }
   const Metrics::Bytes& bytes = metrics.bytes;
-  Family moved{.name = "kolo_moved_bytes_total",
-               .help = "Payload moved to or from other ranks' shared memory, or sent.",
-               .label = "path",
-               .samples = {{"shared_memory", bytes.shared_memory},
-                           {"messages", bytes.messages},
-                           {"gpus", bytes.gpus}}};
-  Family data_wait =
-      by_peer("kolo_data_wait_seconds_total", "Time in which no data moved because of a peer.",
-              metrics.data_wait_seconds);
-  data_wait.samples.emplace_back("unknown", metrics.unknown_data_wait_seconds);
-  return {std::move(ended),
-          std::move(failed),
-          std::move(moved),
-          counter("kolo_packed_bytes_total", "Payload copied to fuse or to compress tensors.",
-                  bytes.packed),
-          counter("kolo_header_bytes_total", "Bytes published or sent to agree on operations.",
-                  bytes.headers),
-          histogram("kolo_agree_seconds",
-                    "Time from an operation's submission until all ranks had agreed to run it.",
-                    metrics.agree),
-          histogram("kolo_queue_seconds", "Time from there until its data began to move.",
-                    metrics.queue),
-          histogram("kolo_move_seconds", "Time from there to its end; on a GPU to its launch.",
-                    metrics.move),
-          by_peer("kolo_late_seconds_total",
-                  "Time in which operations waited for a peer, the last to submit them.",
-                  metrics.late_seconds),
-          std::move(data_wait),
-          counter("kolo_blocked_seconds_total",
-                  "Time in which the program's threads waited for operations.",
-                  metrics.blocked_seconds),
-          counter("kolo_steps_total", "Steps of DistributedOptimizer.", metrics.steps),
-          counter("kolo_step_exposed_seconds_total",
-                  "Time in steps in which the program's threads waited for operations.",
-                  metrics.exposed_seconds),
-          counter("kolo_stalls_total", "Stalls that this rank has reported.", metrics.stalls),
-          counter("kolo_records_total", "Records of its last events that this rank has written.",
-                  metrics.records)};
+  families.push_back(std::move(ended));
+  families.push_back(std::move(failed));
+  families.push_back({.name = "kolo_moved_bytes_total",
+                      .help = "Payload moved to or from other ranks' shared memory, or sent.",
+                      .label = "path",
+                      .samples = {{"shared_memory", bytes.shared_memory},
+                                  {"messages", bytes.messages},
+                                  {"gpus", bytes.gpus}}});
+  families.push_back(counter("kolo_packed_bytes_total",
+                             "Payload copied to fuse or to compress tensors.", bytes.packed));
+  families.push_back(counter("kolo_header_bytes_total",
+                             "Bytes published or sent to agree on operations.", bytes.headers));
+}
+
+void add_times(const Metrics& metrics, std::vector<Family>& families) {
+  families.push_back(histogram(
+      "kolo_agree_seconds",
+      "Time from an operation's submission until all ranks had agreed to run it.", metrics.agree));
+  families.push_back(histogram("kolo_queue_seconds",
+                               "Time from there until its data began to move.", metrics.queue));
+  families.push_back(histogram(
+      "kolo_move_seconds", "Time from there to its end; on a GPU to its launch.", metrics.move));
+  families.push_back(by_peer("kolo_late_seconds_total",
+                             "Time in which operations waited for a peer, the last to submit them.",
+                             metrics.late_seconds));
+  families.push_back(by_peer("kolo_data_wait_seconds_total",
+                             "Time in which no data moved because of a peer.",
+                             metrics.data_wait_seconds));
+  families.back().samples.emplace_back("unknown", metrics.unknown_data_wait_seconds);
+}
+
+void add_program(const Metrics& metrics, std::vector<Family>& families) {
+  families.push_back(counter("kolo_blocked_seconds_total",
+                             "Time in which the program's threads waited for operations.",
+                             metrics.blocked_seconds));
+  families.push_back(counter("kolo_steps_total", "Steps of DistributedOptimizer.", metrics.steps));
+  families.push_back(counter("kolo_step_exposed_seconds_total",
+                             "Time in steps in which the program's threads waited for operations.",
+                             metrics.exposed_seconds));
+  families.push_back(
+      counter("kolo_stalls_total", "Stalls that this rank has reported.", metrics.stalls));
+  families.push_back(counter("kolo_records_total",
+                             "Records of its last events that this rank has written.",
+                             metrics.records));
+}
+
+std::vector<Family> families_of(const Metrics& metrics) {
+  std::vector<Family> families;
+  add_operations(metrics, families);
+  add_times(metrics, families);
+  add_program(metrics, families);
+  return families;
 }
 
 std::string object_of(const std::vector<Sample>& samples) {

@@ -8,7 +8,7 @@ namespace kolo::runtime {
 namespace {
 
 using insight::Clock;
-using Time = insight::Event::Time;
+using Span = insight::Event::Time;
 
 constexpr int kTag = Communicator::kTagCount - 2;
 constexpr int kRoundTrips = 8;  // the first one waits until rank 0 has served the ranks below
@@ -30,7 +30,7 @@ Task agree_on_clock(Communicator& communicator, const std::vector<int>& node_of_
   if (communicator.rank() == 0) {
     std::random_device random;
     const Answer answer{0, std::uint64_t{random()} << 16 | (random() & 0xFFFF)};
-    clock = {Time{0}, answer.job};
+    clock = {Span{0}, answer.job};
     for (int rank = 1; rank < communicator.size(); ++rank) {
       for (int i = round_trips(node_of_rank, rank); i > 0; --i) {
         co_await communicator.receive({&question, 1}, rank, kTag);
@@ -41,17 +41,17 @@ Task agree_on_clock(Communicator& communicator, const std::vector<int>& node_of_
     co_return;
   }
   const int count = round_trips(node_of_rank, communicator.rank());
-  Time shortest = Time::max();
+  Span shortest = Span::max();
   for (int i = count; i > 0; --i) {
     Answer answer;
-    const Time sent = insight::time_of(Clock::now());
+    const Span sent = insight::time_of(Clock::now());
     co_await communicator.send({&question, 1}, 0, kTag);
     co_await communicator.receive(std::as_writable_bytes(std::span(&answer, 1)), 0, kTag);
-    const Time round_trip = insight::time_of(Clock::now()) - sent;
+    const Span round_trip = insight::time_of(Clock::now()) - sent;
     clock.job = answer.job;
     if (count == 1 || round_trip >= shortest) continue;
     shortest = round_trip;
-    clock.to_world_clock = Time{answer.time} - sent - round_trip / 2;
+    clock.to_world_clock = Span{answer.time} - sent - round_trip / 2;
   }
 }
 
