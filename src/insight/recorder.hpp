@@ -73,6 +73,7 @@ struct Origin {
 
 inline Event::Time time_of(Clock::time_point point) { return point.time_since_epoch(); }
 
+#pragma GCC visibility push(default)  // libkolo.so uses it
 /// The last events of a rank, in memory of fixed size that any thread writes without locks.
 ///
 /// An event is lost if it is overwritten while it is read, or if the writer of its entry was
@@ -153,5 +154,6 @@ class Recorder {
   std::deque<int> added_sets_ KOLO_GUARDED_BY(lock_);  // all but the world, oldest first
   std::vector<Problem> problems_ KOLO_GUARDED_BY(lock_);
 };
+#pragma GCC visibility pop
 
 }  // namespace kolo::insight

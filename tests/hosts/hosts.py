@@ -1,6 +1,7 @@
 """Simulated hosts on one machine, for tests between hosts. Each has its own network, name, IPC,
-processes, mounts, /dev/shm and monotonic clock, a second apart; a bridge connects them. They are namespaces of this process, so
-nothing is left behind however it ends. Needs root, or equivalent capabilities, and iproute2.
+processes, mounts, /dev/shm and monotonic clock, a second apart; a bridge connects them. They are
+namespaces of this process, so nothing is left behind however it ends. Needs root, or equivalent
+capabilities, and iproute2.
 """
 
 import os
