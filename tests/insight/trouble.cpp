@@ -37,7 +37,10 @@ void make_trouble(const std::string& kind) {
   if (kind == "stopped") std::raise(SIGSTOP);
   if (kind == "throws") throw std::runtime_error("this batch is damaged");
   if (kind == "deadline") std::this_thread::sleep_for(4s);
-  if (kind == "hangs") std::this_thread::sleep_for(10min);
+  if (kind == "hangs") {
+    std::fputs("hangs\n", stderr);
+    std::this_thread::sleep_for(10min);
+  }
 }
 
 /// A step of training, without a model.

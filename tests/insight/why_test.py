@@ -35,8 +35,7 @@ def run_job(kind, program, mpirun, folder):
     job = subprocess.Popen([*mpirun, "-n", str(RANKS), program, kind], env=environment,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            start_new_session=True)
-    if kind == "hangs":
-        ask_for_records(job, folder)
+    said = ask_for_records(job, folder) if kind == "hangs" else ""
     try:
         output, _ = job.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -44,12 +43,15 @@ def run_job(kind, program, mpirun, folder):
         sys.exit(f"the job goes on after {LIMIT_S} s")
     if job.returncode == 0:
         sys.exit("the job ended well")
-    return output
+    return said + output
 
 
 def ask_for_records(job, folder):
-    """Ends the job once all ranks have written theirs."""
-    time.sleep(4)  # by then it hangs, and long enough
+    """Ends the job once all ranks have written theirs. Returns what it has said until then."""
+    said = job.stdout.readline()
+    while "hangs" not in said and (line := job.stdout.readline()):
+        said += line
+    time.sleep(2)  # shorter waits explain nothing
     job.send_signal(signal.SIGUSR2)
     until = time.monotonic() + LIMIT_S
     while [path.read_text()[-2:] for path in folder.glob("rank-*.json")] != ["]\n"] * RANKS:
@@ -57,6 +59,7 @@ def ask_for_records(job, folder):
             break  # the number of records will be wrong
         time.sleep(0.05)
     os.killpg(job.pid, signal.SIGTERM)
+    return said
 
 
 def why(tool, folder):
