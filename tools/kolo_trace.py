@@ -460,14 +460,14 @@ class Inquest:
             host = f"nothing came from {silent[1]} any more, and {lost_by}"
             return f"a host vanished: {host}; {list_ranks(self._missing)} left no record" if dead \
                 else f"the network between hosts failed: {host}, but all ranks have written records"
+        if "does not answer" in losses[0].text:
+            return f"{list_ranks(lost)} is stopped or hangs: it gave no sign of life; {lost_by}"
         if not dead:
             return losses[0].text
         vanished = self._lost_host(dead[0])
         if vanished:
             return f"a host vanished: {list_ranks(vanished)}, which seem to be all of its ranks, " \
                    f"left no record; {lost_by}"
-        if "does not answer" in losses[0].text:
-            return f"{list_ranks(dead)} is stopped or hangs: it gave no sign of life; {lost_by}"
         return f"{list_ranks(dead)} died, as if killed: no record is left; {lost_by}"
 
     def _lost_host(self, rank):

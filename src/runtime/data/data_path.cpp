@@ -57,15 +57,18 @@ void DataPath::release() {
 }
 
 int DataPath::awaited() const {
-  if (staging != nullptr && staging->last_rank() >= 0) return world_rank(staging->last_rank());
-  if (node_staging != nullptr && node_staging->last_rank() >= 0) {
+  // Asked once: the rank may arrive meanwhile.
+  const int last = staging != nullptr ? staging->last_rank() : -1;
+  if (last >= 0) return world_rank(last);
+  int left = node_staging != nullptr ? node_staging->last_rank() : -1;
+  if (left >= 0) {  // its number among the ranks of this node
     const int own = node_of_rank[static_cast<std::size_t>(communicator->rank())];
-    int left = node_staging->last_rank();  // its number among the ranks of this node
     for (std::size_t rank = 0; rank < node_of_rank.size(); ++rank) {
       if (node_of_rank[rank] == own && left-- == 0) return world_ranks[rank];
     }
   }
-  return communicator->awaited() < 0 ? -1 : world_rank(communicator->awaited());
+  const int awaited = communicator->awaited();
+  return awaited < 0 ? -1 : world_rank(awaited);
 }
 
 CollectiveCall DataPath::make_call() const {
