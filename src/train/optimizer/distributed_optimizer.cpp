@@ -32,6 +32,7 @@
 #include "kolo/shard.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "runtime/api/collectives.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/optimizer/full_parameters.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/optimizer_checks.hpp"
