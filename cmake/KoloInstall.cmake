@@ -55,9 +55,9 @@ if(TARGET kolo::kolo)
   kolo_install(torch kolo kolo_extras)
 endif()
 
-# A script in Python; it is run from the build tree, too.
-configure_file(tools/kolo_trace.py tools/kolo-trace COPYONLY)
-install(PROGRAMS tools/kolo_trace.py COMPONENT core
+# Beside the other programs, but of the core: whoever has traces needs it.
+configure_file(examples/kolo_trace.py examples/kolo-trace COPYONLY)
+install(PROGRAMS examples/kolo_trace.py COMPONENT core
   DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME kolo-trace)
 
 configure_package_config_file(cmake/koloConfig.cmake.in koloConfig.cmake

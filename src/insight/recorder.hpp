@@ -26,8 +26,8 @@ enum class Phase : std::uint8_t {
   None,      ///< no optimizer has been used yet
   Forward,   ///< and everything else after step()
   Backward,  ///< from the first gradient on
-  Synced,    ///< backward() has ended, step() has not begun
-  Step,      ///< inside step()
+  Synced,    ///< backward() has ended, nothing has waited for gradients
+  Step,      ///< from the first wait for gradients to the end of step()
 };
 std::string_view name_of(Phase phase);
 

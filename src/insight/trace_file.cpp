@@ -16,7 +16,8 @@
 namespace kolo::insight {
 namespace {
 
-// Rows of a kind are numbered from kRowsOfKind · kind on; spans that find none free share the last.
+// Rows of a kind are numbered from kRowsOfKind * kind on; spans that find none free share the
+// last.
 constexpr int kRowsOfKind = 16;
 constexpr std::array<std::string_view, 6> kRowNames{"phases",    "marks", "buckets",
                                                     "negotiate", "queue", "move"};

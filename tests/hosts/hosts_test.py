@@ -39,7 +39,7 @@ TRAINING = "*Training_EqualsOneProcess/adam"
 MODELS = "*.FiftySteps_EndAlike/tied"
 JOIN = "*JoinedRanks_*"
 CHECKPOINTS = "*CheckpointOfTest*/adamw"
-TRACE = pathlib.Path(__file__).parents[2] / "tools/kolo_trace.py"
+TRACE = pathlib.Path(__file__).parents[2] / "examples/kolo_trace.py"
 VANISHED = re.compile(r"rank (\d+) cannot be reached: nothing has come from host (\w+)")
 
 rows = []  # of the table
