@@ -1,5 +1,7 @@
 #include "kolo/error.hpp"
 
+#include "base/text.hpp"
+
 namespace kolo {
 
 std::exception_ptr to_exception(const Failure& failure) {
@@ -27,10 +29,8 @@ Failure failure_of(const std::exception_ptr& error) {
     return {ErrorKind::PeerLost, caught.what()};
   } catch (const ShutdownError& caught) {
     return {ErrorKind::Shutdown, caught.what()};
-  } catch (const std::exception& caught) {
-    return {ErrorKind::Backend, caught.what()};
   } catch (...) {
-    return {ErrorKind::Backend, "an exception that is no std::exception"};
+    return {ErrorKind::Backend, text_of_current_exception()};
   }
 }
 
