@@ -12,6 +12,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
+SANITIZER_SUMMARY = re.compile(r"^SUMMARY: (\w+Sanitizer: .+)$", re.M)
 # How programs with cases begin, or end where none has run.
 HAS_CASES = re.compile(r"^\[=+\] Running |^\[=+\] \d+ tests? from |^\[ +PASSED +\] 0 tests", re.M)
 BEGUN_CASE = re.compile(r"^\[ +RUN +\] (\S+)$", re.M)
@@ -54,10 +55,11 @@ class Tally:
         self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
         if test.get("status") == "fail":
             # A crash or a timeout has no failed case, but is a failure.
+            reported = SANITIZER_SUMMARY.search(output)
             message = test.find("failure").get("message") or "crash or timeout"
             where = where_it_ended(output, cases)
-            if where or not failed:
-                failed.append(f"{name}: {message}{where}")
+            if reported or where or not failed:
+                failed.append(f"{name}: {reported.group(1) if reported else message}{where}")
         elif test.get("status") != "run":
             if not skipped and not told:
                 reason = reason_of_all(output)
