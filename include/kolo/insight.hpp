@@ -1,6 +1,8 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -58,6 +60,18 @@ class MarkedSpan {
 /// called at any time, also in a function that runs inside an operation. KOLO_METRICS writes the
 /// same to a file every 10 s.
 Metrics metrics();
+
+/// Calls `function` with metrics() soon, then after each interval, and once more at the end: until
+/// stop_metrics() or the end of the Runtime. Replaces the function of an earlier call.
+///
+/// @param function runs in a thread of its own, one call at a time, and should return soon: the
+///   end waits for it. What it throws becomes a warning; it is called again
+/// @throws InvalidArgument if there is no function, or the interval is not positive; in `function`
+void start_metrics(std::chrono::milliseconds interval,
+                   std::function<void(const Metrics&)> function);
+/// Returns after the last call. Does nothing if there is no function.
+/// @throws InvalidArgument in the function
+void stop_metrics();
 
 }  // namespace kolo
 #pragma GCC visibility pop

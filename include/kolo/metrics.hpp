@@ -38,6 +38,7 @@ struct Metrics {
     std::uint64_t count() const;
   };
 
+  double elapsed_seconds = 0.0;                  ///< since the Runtime started
   std::map<std::string, Operations> operations;  ///< by collective: "allreduce"
   Bytes bytes;
   Histogram agree;  ///< from an operation's submission until all ranks have agreed to run it

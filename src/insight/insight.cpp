@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/text.hpp"
 
 namespace kolo::insight {
 namespace {
@@ -130,6 +131,7 @@ void Insight::give_back(Meter& meter) {
 
 Metrics Insight::metrics() const {
   Metrics metrics;
+  metrics.elapsed_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   const auto ranks = static_cast<std::size_t>(recorder_.origin().size);
   metrics.late_seconds.resize(ranks);
   metrics.data_wait_seconds.resize(ranks);
@@ -143,16 +145,56 @@ Metrics Insight::metrics() const {
   return metrics;
 }
 
+void Insight::start_metrics(std::chrono::milliseconds interval,
+                            std::function<void(const Metrics&)> function) {
+  require_creator_process();
+  if (function == nullptr || interval.count() <= 0) {
+    throw InvalidArgument("start_metrics: " +
+                          (function == nullptr
+                               ? std::string("there is no function. To end the calls, use "
+                                             "stop_metrics().")
+                               : "the interval is " + std::to_string(interval.count()) +
+                                     " ms. It must be positive."));
+  }
+  take_listener().reset();
+  const auto call = [this, function = std::move(function)](bool) {
+    try {
+      function(metrics());
+    } catch (...) {
+      KOLO_LOG(Warn) << "the function of start_metrics() threw: " << text_of_current_exception();
+    }
+    return true;
+  };
+  const Lock lock(listener_lock_);
+  listener_ = std::make_unique<Periodic>(interval, call);
+}
+
+void Insight::stop_metrics() {
+  require_creator_process();
+  take_listener();
+}
+
+/// The caller destroys it, and thus waits for its function, without the lock.
+std::unique_ptr<Periodic> Insight::take_listener() {
+  const Lock lock(listener_lock_);
+  if (listener_ != nullptr && listener_->is_this_thread()) {
+    throw InvalidArgument(
+        "start_metrics and stop_metrics wait for the function that they end, and are called in it. "
+        "Call them in another thread.");
+  }
+  return std::move(listener_);
+}
+
 void Insight::start_metrics_file(std::string_view name) {
-  const Lock lock(metrics_file_lock_);
   const Origin& origin = recorder_.origin();
   metrics_file_ = std::make_unique<MetricsFile>(name_for_rank(name, origin), [this] {
     return to_prometheus(metrics(), recorder_.origin().rank);
   });
 }
 
-void Insight::stop_metrics_file() {
-  const Lock lock(metrics_file_lock_);
+void Insight::stop() {
+  stop_timeline();
+  stop_metrics();
   metrics_file_.reset();
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 #include "base/mutex.hpp"
 #include "insight/meter.hpp"
 #include "insight/metrics_file.hpp"
+#include "insight/periodic.hpp"
 #include "insight/recorder.hpp"
 #include "insight/timeline.hpp"
 #include "kolo/metrics.hpp"
@@ -47,18 +50,23 @@ class Insight {
   Meter& take_meter();
   void give_back(Meter& meter);
   Metrics metrics() const;
+  /// @throws InvalidArgument as kolo::start_metrics() and kolo::stop_metrics() do
+  void start_metrics(std::chrono::milliseconds interval, std::function<void(const Metrics&)>);
+  void stop_metrics();
   /// @param name the value of KOLO_METRICS
   void start_metrics_file(std::string_view name);
-  /// Writes the file once more.
-  void stop_metrics_file();
+  /// The Runtime ends: as stop_timeline() and stop_metrics(); and writes the metrics file once more.
+  void stop();
 
  private:
   static constexpr std::chrono::seconds kRecordPause{10};
 
   void require_creator_process() const;
+  std::unique_ptr<Periodic> take_listener();
   void try_to_record(std::string_view why) noexcept;
 
   const CreatorProcess creator_;
+  const Clock::time_point started_ = Clock::now();
   Recorder recorder_;
   const std::string records_;
   std::atomic<unsigned> requests_served_;
@@ -71,9 +79,10 @@ class Insight {
   mutable Mutex meters_lock_;
   std::deque<Meter> meters_ KOLO_GUARDED_BY(meters_lock_);
   std::vector<Meter*> free_meters_ KOLO_GUARDED_BY(meters_lock_);
-  Mutex metrics_file_lock_;
-  // The last member: uses the others.
-  std::unique_ptr<MetricsFile> metrics_file_ KOLO_GUARDED_BY(metrics_file_lock_);
+  // The last members: use the others.
+  std::unique_ptr<MetricsFile> metrics_file_;  // set at the start and the end
+  Mutex listener_lock_;
+  std::unique_ptr<Periodic> listener_ KOLO_GUARDED_BY(listener_lock_);  // of metrics
 };
 
 }  // namespace kolo::insight

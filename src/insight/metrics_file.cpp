@@ -115,6 +115,9 @@ void add_program(const Metrics& metrics, std::vector<Family>& families) {
   families.push_back(counter("kolo_records_total",
                              "Records of its last events that this rank has written.",
                              metrics.records));
+  // The last: kolo-trace takes a file without it for one that has been cut.
+  families.push_back(counter("kolo_elapsed_seconds_total",
+                             "Time since this rank's Runtime started.", metrics.elapsed_seconds));
 }
 
 std::vector<Family> families_of(const Metrics& metrics) {
@@ -190,29 +193,10 @@ std::string name_for_rank(std::string_view name, const Origin& origin) {
 
 MetricsFile::MetricsFile(std::string path, std::function<std::string()> text,
                          std::chrono::milliseconds interval)
-    : path_(std::move(path)),
-      text_(std::move(text)),
-      interval_(interval),
-      thread_([this] { loop(); }) {}
-
-MetricsFile::~MetricsFile() {
-  {
-    const Lock lock(lock_);
-    is_stopping_ = true;
-  }
-  stopped_.notify_one();
-  thread_.join();
-}
-
-void MetricsFile::loop() {
-  for (bool is_last = false; !is_last;) {
-    write();
-    const Lock lock(lock_);
-    is_last =
-        stopped_.wait_for(lock_, interval_, [&]() KOLO_REQUIRES(lock_) { return is_stopping_; });
-  }
-  write();
-}
+    : path_(std::move(path)), text_(std::move(text)), writer_(interval, [this](bool) {
+        write();
+        return true;
+      }) {}
 
 void MetricsFile::write() try {
   const std::string temporary = path_ + ".tmp";

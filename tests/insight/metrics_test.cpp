@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -175,6 +176,7 @@ TEST(MeterTest, EnginesThatEndLeaveTheirCounts) {
 
 TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
   Insight insight(kOrigin, "");
+  EXPECT_LT(insight.metrics().elapsed_seconds, 60.0);  // not since the clock's epoch
   insight::Recorder& recorder = insight.recorder();
   for (int step = 0; step < 3; ++step) {
     recorder.enter(insight::Phase::Backward);
@@ -190,8 +192,61 @@ TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
   EXPECT_DOUBLE_EQ(metrics.blocked_seconds, 0.109);
 }
 
+TEST(MetricsFunctionTest, IsCalledSoonThenAtIntervalsAndAtTheEnd) {
+  Insight insight(kOrigin, "");
+  std::atomic<int> calls{0};
+  std::uint64_t stalls = 0;
+  insight.start_metrics(1ms, [&](const Metrics& metrics) {
+    stalls = metrics.stalls;
+    if (++calls == 2) throw std::range_error("on purpose");
+  });
+  while (calls < 4) std::this_thread::yield();
+  insight.take_meter().count_stall();
+  insight.stop_metrics();
+  EXPECT_EQ(stalls, 1U) << "the last call was before stop_metrics()";
+  const int before = calls;
+  std::this_thread::sleep_for(5ms);
+  EXPECT_EQ(calls, before);
+}
+
+TEST(MetricsFunctionTest, AnotherOneReplacesIt) {
+  std::atomic<int> first{0};
+  std::atomic<int> second{0};
+  {
+    Insight insight(kOrigin, "");
+    insight.start_metrics(1h, [&](const Metrics&) { ++first; });
+    insight.start_metrics(1h, [&](const Metrics&) { ++second; });
+    EXPECT_EQ(first, 2) << "soon, and at its end";
+  }
+  EXPECT_EQ(second, 2);
+}
+
+TEST(MetricsFunctionTest, RefusesWhatWouldHang) {
+  Insight insight(kOrigin, "");
+  const auto nothing = [](const Metrics&) {};
+  EXPECT_THROW(insight.start_metrics(1s, nullptr), InvalidArgument);
+  EXPECT_THROW(insight.start_metrics(0s, nothing), InvalidArgument);
+  EXPECT_THROW(insight.start_metrics(-1s, nothing), InvalidArgument);
+  std::atomic<int> refused{0};
+  const auto refuses = [&](auto&& call) {
+    try {
+      call();
+    } catch (const InvalidArgument&) {
+      ++refused;
+    }
+  };
+  insight.start_metrics(1h, [&](const Metrics&) {
+    if (refused > 0) return;
+    refuses([&] { insight.stop_metrics(); });
+    refuses([&] { insight.start_metrics(1h, nothing); });
+  });
+  while (refused < 2) std::this_thread::yield();
+  insight.stop_metrics();
+}
+
 Metrics example() {
   Metrics metrics;
+  metrics.elapsed_seconds = 99.5;
   metrics.operations["allreduce"] = {.ended = 7, .failed = 2};
   metrics.operations["shared buffer"] = {.ended = 1, .failed = 0};
   metrics.bytes = {
@@ -236,6 +291,7 @@ TEST(MetricsTextTest, PrometheusReadsTheStruct) {
       {R"(kolo_late_seconds_total{rank="1",peer="3"})", 12.5},
       {R"(kolo_data_wait_seconds_total{rank="1",peer="0"})", 0.25},
       {R"(kolo_data_wait_seconds_total{rank="1",peer="unknown"})", 0.75},
+      {R"(kolo_elapsed_seconds_total{rank="1"})", 99.5},
       {R"(kolo_blocked_seconds_total{rank="1"})", 9.5},
       {R"(kolo_steps_total{rank="1"})", 11},
       {R"(kolo_step_exposed_seconds_total{rank="1"})", 9.25},

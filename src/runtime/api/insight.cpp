@@ -44,4 +44,11 @@ MarkedSpan::~MarkedSpan() {
 
 Metrics metrics() { return Runtime::current().insight().metrics(); }
 
+void start_metrics(std::chrono::milliseconds interval,
+                   std::function<void(const Metrics&)> function) {
+  Runtime::current().insight().start_metrics(interval, std::move(function));
+}
+
+void stop_metrics() { Runtime::current().insight().stop_metrics(); }
+
 }  // namespace kolo

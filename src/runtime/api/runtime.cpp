@@ -102,9 +102,8 @@ class Runtime::Parts {
     for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
-    insight_->stop_metrics_file();
-    insight_->stop_timeline();  // sets that the program keeps do not prolong it
     const Lock lock(close_lock_);
+    insight_->stop();  // sets that the program keeps do not prolong it
     engines_.close();
   }
 

@@ -303,7 +303,8 @@ class Engine {
   void note_wait(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   void note_pending(Clock::time_point now, std::chrono::nanoseconds age)
       KOLO_REQUIRES(progress_mutex_);
-  void note_ended(Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  void note_ended(Operation& operation, const std::optional<Failure>& failure)
+      KOLO_REQUIRES(progress_mutex_);
 
   // Ends.
   void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
