@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Reads the records and timelines of a job with Kolo, rank-<R>.json in a folder; docs/insight.md.
+"""Reads the records and timelines of a job with Kolo, rank-<R>.json in a folder, and its metrics;
+docs/insight.md.
 
   kolo-trace why FOLDER            the most likely cause of a failure or hang; what each rank did
   kolo-trace stragglers FOLDER     which ranks make the others wait, how long, and in which phase
   kolo-trace report FOLDER         the same as a page, with a picture of one step
   kolo-trace merge FOLDER          one trace of all ranks for Perfetto, on one clock
+  kolo-trace top NAME              what a job does now, by the files of KOLO_METRICS=NAME
 """
 import argparse
 import array
 import bisect
 import collections
+import glob
 import html
 import itertools
 import json
@@ -17,8 +20,10 @@ import math
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import sys
+import time
 
 FORMAT = 1
 FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
@@ -53,6 +58,14 @@ def list_ranks(ranks):
         parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else run
     text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"rank {text}" if text.isdecimal() else f"ranks {text}"
+
+
+def align(rows):
+    """Lines with columns of equal width; without columns that are empty below their heads."""
+    columns = [column for column in zip(*rows) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+            for row in zip(*columns)]
 
 
 # The files of a job.
@@ -680,11 +693,7 @@ class Survey:
 
 def stragglers(options):
     survey = Survey(Job(options.folder))
-    rows = survey.table(options.top)
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    print("", *survey.sentences(), sep="\n")
+    print(*align(survey.table(options.top)), "", *survey.sentences(), sep="\n")
 
 
 # A page with a picture of one step.
@@ -848,6 +857,151 @@ def report(options):
         file.write(page)
 
 
+# A live view of metrics.
+
+BETWEEN_FILES = 10  # seconds: how often Kolo replaces a file
+SILENT = 2.5 * BETWEEN_FILES
+REMARKS = (("failed_operations_total", "failed"), ("stalls_total", "stalled"))
+SAMPLE = re.compile(r'kolo_(\w+)\{rank="(\d{1,9})"(?:,\w+="([^"]{0,30})")?\} '
+                    r"(\d{1,18}(?:\.\d+)?)\n", re.ASCII)
+TOP_HEAD = ("rank", "others waited", "remarks", "steps", "a step", "exposed", "ops/s", "MB/s",
+            "agree", "move")
+
+
+class Counts:
+    """What a rank had counted when it wrote its file. Differences have what grew."""
+
+    def __init__(self, text="", written=0.0):
+        self.written = written
+        self.values = collections.Counter()  # by name; sums over the second label
+        self.waits = collections.Counter()  # by peer
+        for name, rank, label, number in SAMPLE.findall(text):
+            self.rank = int(rank)
+            self.values[name] += float(number)
+            if name in ("late_seconds_total", "data_wait_seconds_total") and label.isdecimal():
+                self.waits[int(label)] += float(number)
+        self.elapsed = self.values["elapsed_seconds_total"]
+        self.started = written - self.elapsed
+
+    def __sub__(self, earlier):
+        difference = Counts()
+        difference.values, difference.waits = (
+            self.values - earlier.values, self.waits - earlier.waits)
+        difference.elapsed = self.elapsed - earlier.elapsed
+        return difference
+
+    def mean(self, histogram):
+        count = self.values[f"{histogram}_count"]
+        return format_time(self.values[f"{histogram}_sum"] / count * 1e6) if count else ""
+
+
+def figures_of(last):
+    """The cells from "a step" on, from what a rank has counted lately."""
+    if not last.elapsed:
+        return [""] * 6
+    steps, exposed = last.values["steps_total"], last.values["step_exposed_seconds_total"]
+    return [format_time(last.elapsed / steps * 1e6) if steps else "",
+            f"{min(1.0, exposed / last.elapsed):.0%}" if steps else "",  # some was before
+            f"{last.values['operations_total'] / last.elapsed:,.1f}",
+            f"{last.values['moved_bytes_total'] / last.elapsed / 1e6:,.1f}",
+            last.mean("agree_seconds"), last.mean("move_seconds")]
+
+
+class LiveView:
+    """The newest two versions of each rank's file."""
+
+    def __init__(self, name):
+        self._name = re.sub("/+", "/", name)
+        self._ranks = {}  # the newest version, and what it has more than the one before
+
+    def read(self):
+        found = {}
+        for path in self._paths():
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    counts = Counts(file.read(), os.fstat(file.fileno()).st_mtime)
+            except OSError:  # it has vanished
+                continue
+            if counts.elapsed and counts.written >= found.get(counts.rank, counts).written:
+                found[counts.rank] = counts
+        for rank, now in found.items():
+            before = self._ranks.get(rank, [Counts()])[0]
+            if now.elapsed < before.elapsed:  # a new job
+                before = Counts()
+            if now.elapsed > before.elapsed:
+                self._ranks[rank] = now, now - before
+        if not self._ranks:
+            raise Problem(f"{self._name}: no metrics of Kolo to read; start the job with "
+                          "KOLO_METRICS set to this name")
+
+    def _paths(self):
+        """Kolo replaces the first {rank}; without one it appends the rank, if there are several."""
+        before, place, after = self._name.partition("{rank}")
+        before += "" if place else "."
+        of_rank = re.compile(f"{re.escape(before)}[0-9]{{1,9}}{re.escape(after)}")
+        paths = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}")
+        return [*filter(of_rank.fullmatch, paths), *[self._name] * (not place)]
+
+    def lines(self, most):
+        """With at most that many rows, the worst."""
+        newest, last = max(self._ranks.values(), key=lambda pair: pair[0].written)
+        # A rank that is stopped writes no more: its file is old, but not older than the job.
+        old = [rank for rank, (now, _) in self._ranks.items() if now.written < newest.started
+               and now.started < newest.started - BETWEEN_FILES]
+        ranks = {rank: pair for rank, pair in self._ranks.items() if rank not in old}
+        age = time.time() - newest.written
+        yield "; ".join([
+            f"{plural(len(ranks), 'rank')}, {format_time(newest.elapsed * 1e6)} after the start",
+            f"figures of the last {format_time(last.elapsed * 1e6)}",
+            *[f"all silent for {format_time(age * 1e6)}: ended, or stopped"] * (age > SILENT),
+            *[f"left out, of an earlier job: {list_ranks(old)}" for _ in old[:1]]])
+        rows = sorted(self._rows(ranks, newest))
+        yield from align([TOP_HEAD, *(row[-1] for row in rows[:most])])
+        if rows[most:]:
+            yield f"and {plural(len(rows[most:]), 'rank')} more"
+
+    def _rows(self, ranks, newest):
+        """The cells of each rank, after what to sort by: first the silent ones, since the others
+        may wait for them now, and count a wait when it ends."""
+        lasts = {rank: last for rank, (now, last) in ranks.items()
+                 if now.written > newest.written - SILENT}
+        waits = sum((last.waits for last in lasts.values()), collections.Counter())
+        total = sum(last.elapsed for last in lasts.values())
+        for rank in {**ranks, **waits}:  # files of some may be elsewhere
+            now = ranks[rank][0] if rank in ranks else Counts()
+            last = lasts.get(rank, Counts())
+            part = min(1.0, waits[rank] / (total - last.elapsed or 1.0))
+            is_silent = bool(now.elapsed and not last.elapsed)
+            remarks = ["no file"] * (not now.elapsed) \
+                + [f"silent for {format_time((time.time() - now.written) * 1e6)}"] * is_silent \
+                + [f"{now.values[name]:.0f} {text}" for name, text in REMARKS if now.values[name]]
+            steps = now.values["steps_total"]
+            yield not is_silent, -part, rank, [
+                str(rank), f"{part:.0%}", ", ".join(remarks), f"{steps:.0f}" if steps else "",
+                *figures_of(last)]
+
+
+def top(options):
+    view = LiveView(options.name)
+    is_terminal = sys.stdout.isatty() and not options.once
+    most = options.top or sys.maxsize
+    try:
+        while True:
+            view.read()
+            if is_terminal:
+                size = shutil.get_terminal_size()
+                lines = view.lines(max(1, min(most, size.lines - 3)))  # and three around them
+                screen = "\n".join(f"{line[:size.columns - 1]}\x1b[K" for line in lines)
+                print(f"\x1b[H{screen}\x1b[J", end="", flush=True)
+            else:
+                print(*view.lines(most), *[""] * (not options.once), sep="\n", flush=True)
+            if options.once:
+                return
+            time.sleep(options.interval)
+    except KeyboardInterrupt:
+        print("\n" * is_terminal, end="")
+
+
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         self.exit(2, f"kolo-trace: {message}; see {self.prog} --help\n")
@@ -864,9 +1018,9 @@ def parse_options(arguments):
                     formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(run, text):
+    def add(run, text, what="folder", which="with a rank-<R>.json of each rank"):
         command = commands.add_parser(run.__name__, help=text, description=text)
-        command.add_argument("folder", metavar="FOLDER", help="with a rank-<R>.json of each rank")
+        command.add_argument(what, metavar=what.upper(), help=which)
         command.set_defaults(run=run)
         return command.add_argument
 
@@ -880,6 +1034,12 @@ def parse_options(arguments):
              type=lambda text: text if text in ("worst", "median") else positive(text))
     add(merge, "one trace of all ranks on one clock, for Perfetto and chrome://tracing")(
         "-o", "--output", metavar="FILE", help="default: FOLDER/merged.json")
+    argument = add(top, "what each rank of a running job does, until Ctrl-C", "name",
+                   "what KOLO_METRICS was set to")
+    argument("--once", action="store_true", help="one table, with figures since the start")
+    argument("--interval", type=positive, default=2, metavar="SECONDS",
+             help="between two looks at the files; default: %(default)s")
+    argument("--top", type=positive, metavar="N", help="only the N worst ranks")
     return parser.parse_args(arguments)
 
 

@@ -3,11 +3,18 @@
     kolo_trace_test.py <kolo-trace>
 """
 
+import fcntl
 import json
+import os
 import pathlib
+import re
+import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -674,6 +681,235 @@ class Report(Case):
         self.assertIn("no step worst", self.run_trace("report", "-o", "x.svg", status=2)[1])
 
 
+class Top(Case):
+    NAME = "m-{rank}.prom"
+
+    def put(self, rank, elapsed, age=0.0, name=NAME, **values):
+        """Replaces a rank's file by one that was written `age` seconds ago. Values are numbers, or
+        numbers by the second label."""
+        text = "# HELP kolo_x Text.\n# TYPE kolo_x counter\n"
+        for metric, numbers in {**values, "elapsed_seconds_total": elapsed}.items():
+            for label, number in (numbers if isinstance(numbers, dict) else {"": numbers}).items():
+                label = f',a_label="{label}"' if label != "" else ""
+                text += f'kolo_{metric}{{rank="{rank}"{label}}} {number}\n'
+        path = self.folder / name.replace("{rank}", str(rank), 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name("new")
+        new.write_text(text)
+        os.utime(new, (time.time() - age,) * 2)
+        new.replace(path)
+        return path
+
+    def parse(self, lines):
+        """The first line, and the cells by rank and column."""
+        self.head, columns, *rows = lines
+        columns = [(match[0], match.start()) for match in re.finditer(r"\S+( \S+)*", columns)]
+        ends = [begin for _, begin in columns[1:]] + [None]
+        return {int(row.split()[0]): {name: row[begin:end].strip() for (name, begin), end
+                                      in zip(columns, ends)} for row in rows}
+
+    def once(self, name=NAME, *arguments):
+        result = subprocess.run([sys.executable, PROGRAM, "top", "--once", *arguments,
+                                 f"{self.folder}/{name}"], capture_output=True, text=True,
+                                check=False)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return self.parse(result.stdout.splitlines())
+
+    def start(self, *arguments, **options):
+        """Until the test ends."""
+        process = subprocess.Popen(
+            [sys.executable, PROGRAM, "top", "--interval", "1", self.folder / self.NAME,
+             *arguments], text=True, **options,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def next_table(self, process, expected):
+        """With this text in its first line; of files that were read after this call."""
+        found = 0
+        for _ in range(60):
+            table = self.parse(list(iter(lambda: process.stdout.readline().rstrip(), "")))
+            found += expected in self.head
+            if found == 2:
+                return table
+        self.fail(f"not there: {expected}; last: {self.head}")
+
+    def test_figures_since_the_start(self):
+        self.put(0, 20, steps_total=40, step_exposed_seconds_total=5,
+                 operations_total={"allreduce": 100, "broadcast": 20},
+                 failed_operations_total={"allreduce": 3, "broadcast": 0}, stalls_total=1,
+                 moved_bytes_total={"shared_memory": 10e6, "messages": 20e6, "gpus": 3e10},
+                 agree_seconds_bucket={"0.000001": 0, "+Inf": 120}, agree_seconds_sum=0.6,
+                 agree_seconds_count=120, move_seconds_sum=1.5, move_seconds_count=100)
+        self.put(1, 20.5, operations_total={"barrier": 41}, agree_seconds_count=0,
+                 failed_operations_total={"barrier": 0}, stalls_total=0)
+        self.assertEqual(self.once(), {
+            0: {"rank": "0", "others waited": "0%", "remarks": "3 failed, 1 stalled",
+                "steps": "40", "a step": "500 ms", "exposed": "25%", "ops/s": "6.0",
+                "MB/s": "1,501.5", "agree": "5 ms", "move": "15 ms"},
+            1: {"rank": "1", "others waited": "0%", "remarks": "", "steps": "", "a step": "",
+                "exposed": "", "ops/s": "2.0", "MB/s": "0.0", "agree": "", "move": ""}})
+        self.assertEqual(self.head, "2 ranks, 20.5 s after the start; figures of the last 20.5 s")
+
+    def test_columns_without_figures_are_left_out(self):
+        self.put(0, 20)
+        self.assertEqual(list(self.once()[0]), ["rank", "others waited", "ops/s", "MB/s"])
+
+    def test_the_worst_come_first(self):
+        """For rank 2 the others waited 6 of 30 s, for rank 1 3 of 30, for rank 7 4 of 40: its file
+        is elsewhere."""
+        self.put(0, 10, late_seconds_total={1: 1, 2: 3}, data_wait_seconds_total={2: 1, 7: 2})
+        self.put(1, 10, late_seconds_total={2: 2, 7: 2}, data_wait_seconds_total={"unknown": 99})
+        self.put(2, 10, late_seconds_total={1: 2})
+        self.put(3, 10)
+        table = self.once()
+        self.assertEqual([(rank, row["others waited"], row["remarks"])
+                          for rank, row in table.items()],
+                         [(2, "20%", ""), (1, "10%", ""), (7, "10%", "no file"), (0, "0%", ""),
+                          (3, "0%", "")])
+        self.assertEqual(table[7]["ops/s"], "")
+        result = subprocess.run([sys.executable, PROGRAM, "top", "--once", "--top", "2",
+                                 self.folder / self.NAME], capture_output=True, text=True,
+                                check=True)
+        self.assertEqual([line.split()[0] for line in result.stdout.splitlines()],
+                         ["4", "rank", "2", "1", "and"])
+        self.assertIn("and 3 ranks more\n", result.stdout)
+
+    def test_waits_that_ended_may_have_begun_before(self):
+        self.put(0, 10, late_seconds_total={1: 700}, step_exposed_seconds_total=700, steps_total=1)
+        self.put(1, 10)
+        table = self.once()
+        self.assertEqual((table[1]["others waited"], table[0]["exposed"]), ("100%", "100%"))
+
+    def test_figures_between_two_versions(self):
+        self.put(0, 100, steps_total=1000, late_seconds_total={1: 2})
+        self.put(1, 100, steps_total=1000, stalls_total=1)
+        process = self.start(stdout=subprocess.PIPE)
+        table = self.next_table(process, "figures of the last 100 s")
+        self.assertEqual([table[rank]["a step"] for rank in (0, 1)], ["100 ms", "100 ms"])
+        self.assertEqual(table[1]["others waited"], "2%")
+        self.put(1, 110, steps_total=1005, stalls_total=1)
+        self.put(0, 110.5, steps_total=1021, late_seconds_total={1: 6.2})
+        table = self.next_table(process, "figures of the last 10.5 s")
+        self.assertEqual([(row["steps"], row["a step"]) for row in table.values()],
+                         [("1005", "2 s"), ("1021", "500 ms")])
+        self.assertEqual((table[1]["others waited"], table[1]["remarks"]), ("40%", "1 stalled"))
+        (self.folder / "m-0.prom").unlink()
+        (self.folder / "m-1.prom").write_text('kolo_elapsed_seconds_total{rank="1"} 120')  # cut
+        self.assertEqual(self.next_table(process, ""), table)
+        self.put(0, 8, steps_total=16)  # the job has begun anew
+        table = self.next_table(process, "figures of the last 8 s")
+        self.assertEqual((table[0]["steps"], table[0]["a step"]), ("16", "500 ms"))
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+
+    def test_a_stopped_rank_is_not_hidden(self):
+        """Files of an earlier job are, which may be as old: rank 4 had run for an hour. Of what
+        rank 2 has counted lately nothing is shown."""
+        for rank, age in enumerate((1, 24, 300, 1)):
+            self.put(rank, 400 - age, age, steps_total=7, late_seconds_total={
+                peer: seconds for peer, seconds in ((0, 40), (1, 4)) if peer != rank})
+        self.put(4, 3600, 500)
+        table = self.once()
+        self.assertEqual(
+            [(rank, row["others waited"], row["remarks"], row["steps"], row["ops/s"])
+             for rank, row in table.items()],
+            [(2, "0%", "silent for 300 s", "7", ""), (0, "10%", "", "7", "0.0"),
+             (1, "1%", "", "7", "0.0"), (3, "0%", "", "7", "0.0")])
+        self.assertRegex(self.head, "^4 ranks, 399 s after the start; figures of the last 399 s; "
+                                    "left out, of an earlier job: rank 4$")
+
+    def test_a_rank_that_stopped_at_its_start_is_not_hidden(self):
+        self.put(0, 98, 1)
+        self.put(1, 0.001, 103)
+        self.put(2, 120, 2)  # its Runtime waited for the others
+        self.assertEqual(list(self.once()), [1, 0, 2])
+
+    def test_a_job_that_has_ended(self):
+        for rank in range(3):
+            self.put(rank, 400, 3000 + rank, late_seconds_total={1: 4} if rank != 1 else {})
+        table = self.once()
+        self.assertEqual(list(table), [1, 0, 2])
+        self.assertEqual(table[1]["others waited"], "1%")
+        self.assertIn("; all silent for 50 min: ended, or stopped", self.head)
+
+    def test_names(self):
+        for name in ("{rank}", "r/{rank}/m", "a*?[1-9]{{rank}}{rank}.prom", ".{rank}.tmp"):
+            for rank in (0, 7, 10):
+                self.put(rank, 10, name=name)
+            self.put(5, 10, name=name.replace("{rank}", "x{rank}", 1).replace("*", "x"))
+            self.put(6, 10, name=name.replace("{rank}", "{rank}.tmp", 1))
+            self.assertEqual(list(self.once(name)), [0, 7, 10], name)
+        self.assertEqual(list(self.once("r//{rank}//m")), [0, 7, 10])
+
+    def test_names_without_a_place_for_the_rank(self):
+        self.put(0, 10, 60, name="m.prom")
+        self.assertEqual(list(self.once("m.prom")), [0])
+        for rank in range(3):
+            self.put(rank, 30, name=f"m.prom.{rank}")
+            self.put(rank + 3, 30, name=f"m.prom.{rank}.tmp")
+        self.put(6, 30, name="mxprom.6")
+        self.assertEqual(list(self.once("m.prom")), [0, 1, 2])
+        self.assertIn("30 s after the start", self.head)  # the newer file of rank 0
+
+    def test_foreign_files(self):
+        self.put(0, 10)
+        (self.folder / "m-1.prom").mkdir()
+        (self.folder / "m-2.prom").write_bytes(b"\xff\x00kolo_{\n" * 1000)
+        (self.folder / "m-3.prom").write_text("")
+        (self.folder / "m-4.prom").symlink_to("nowhere")
+        self.put(5, "NaN")
+        self.put(6, "-7")
+        self.put(7, "9" * 400)
+        self.put(8, 10, steps_total="x", operations_total={"a": "1e999"}, stalls_total="+Inf",
+                 late_seconds_total={"9" * 5000: 1, "\u0663\u00b2": 1}, **{"\x1b[2J": 7})
+        self.put(9, 10, steps_total="9" * 18, agree_seconds_count="9" * 18,
+                 late_seconds_total={0: "9" * 18})
+        self.assertEqual(list(self.once()), [0, 8, 9])
+
+    def test_nothing_to_show(self):
+        result = subprocess.run([sys.executable, PROGRAM, "top", "none/m.prom"],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (
+            2, "", "kolo-trace: none/m.prom: no metrics of Kolo to read; start the job with "
+                   "KOLO_METRICS set to this name\n"))
+
+    def test_wrong_arguments(self):
+        for arguments in ([], ["m", "--interval", "0"], ["m", "--top", "x"], ["m", "n"]):
+            result = subprocess.run([sys.executable, PROGRAM, "top", *arguments],
+                                    capture_output=True, text=True, check=False)
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(len(result.stderr.splitlines()), 1)
+
+    def test_terminal(self):
+        """Of 8 lines with 40 columns."""
+        for rank in range(12):
+            self.put(rank, 10, late_seconds_total={11 - rank: rank})
+        terminal, of_program = os.openpty()
+        self.addCleanup(os.close, terminal)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 8, 40, 0, 0))
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("COLUMNS", "LINES")}
+        process = self.start(stdout=of_program, env=environment)
+        os.close(of_program)
+        output = ""
+        while output.count("\x1b[H") < 3:
+            output += os.read(terminal, 10000).decode()
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        screens = output.split("\x1b[H")
+        self.assertEqual(screens[0], "")
+        self.assertEqual(screens[1], screens[2])
+        lines = screens[1].removesuffix("\x1b[J").split("\r\n")
+        self.assertEqual([line.split()[0] for line in lines],
+                         ["12", "rank", "0", "1", "2", "3", "4", "and"])
+        self.assertEqual(lines[-1], "and 7 ranks more\x1b[K")
+        self.assertEqual(max(len(line.removesuffix("\x1b[K")) for line in lines), 39)
+        while not output.endswith("\x1b[J\r\n"):
+            output += os.read(terminal, 10000).decode()
+
+
 class Files(Case):
     def test_folders_without_traces(self):
         for command in ("why", "stragglers", "report", "merge"):
@@ -745,7 +981,7 @@ class Files(Case):
         self.assertNotIn("Traceback", result.stdout)
 
     def test_help(self):
-        for command in ([], ["why"], ["stragglers"], ["report"], ["merge"]):
+        for command in ([], ["why"], ["stragglers"], ["report"], ["merge"], ["top"]):
             result = subprocess.run([sys.executable, PROGRAM, *command, "--help"],
                                     capture_output=True, text=True, check=True)
             self.assertIn("usage: kolo-trace", result.stdout)
