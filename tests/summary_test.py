@@ -161,10 +161,10 @@ class Summary(unittest.TestCase):
             "  release: m: crash or timeout in Suite.Hangs"])
 
     def test_a_sanitizers_report_is_told(self):
-        race = "SUMMARY: ThreadSanitizer: data race engine.cpp:12 in kolo::Engine::finish()\n"
-        _, lines = self.summarize(run_test("n", GOOGLE_TEST + race, "fail", '<failure message=""/>'))
-        self.assertEqual(lines[-2], "  release: n: ThreadSanitizer: data race engine.cpp:12 in "
-                                    "kolo::Engine::finish()")
+        race = "ThreadSanitizer: data race engine.cpp:12 in kolo::Engine::finish()"
+        _, lines = self.summarize(run_test("n", f"{GOOGLE_TEST}SUMMARY: {race}\n", "fail",
+                                           '<failure message=""/>'))
+        self.assertEqual(lines[-2], f"  release: n: {race}")
 
     def test_a_report_that_is_missing_or_empty_is_a_failure(self):
         self.assertEqual(self.summarize()[1][-1], "0 passed, 1 failed, 0 skipped")

@@ -205,7 +205,8 @@ class OfTwoHosts(HostsTest):
         answer = self.kolo_trace("why", folder).splitlines()[0]
         self.assertIn("the network between hosts failed", answer)  # both hosts have written
         for rank in range(RANKS, 2 * RANKS):
-            (folder / f"rank-{rank}.json").unlink(missing_ok=True)  # a rank whose neighbour was first
+            # A rank whose neighbour was first has written none.
+            (folder / f"rank-{rank}.json").unlink(missing_ok=True)
         self.assertIn(f"a host vanished: nothing came from host {name} ",
                       self.kolo_trace("why", folder).splitlines()[0])
 
