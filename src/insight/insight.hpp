@@ -55,7 +55,7 @@ class Insight {
   void stop_metrics();
   /// @param name the value of KOLO_METRICS
   void start_metrics_file(std::string_view name);
-  /// The Runtime ends: as stop_timeline() and stop_metrics(); and writes the metrics file once more.
+  /// The Runtime ends: stop_timeline(), stop_metrics(), and the metrics file is written once more.
   void stop();
 
  private:

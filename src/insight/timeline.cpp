@@ -8,8 +8,8 @@
 namespace kolo::insight {
 namespace {
 
-// Even a rank that does nothing but small operations needs longer to fill a recorder. Pauses of 5 ms
-// cost 1 % of a training step where all cores compute.
+// Even a rank that does nothing but small operations needs longer to fill a recorder. With 5 ms, a
+// timeline costs 1 % of a training step where all cores compute.
 constexpr std::chrono::milliseconds kPause{20};
 
 }  // namespace
