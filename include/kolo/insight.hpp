@@ -64,9 +64,11 @@ Metrics metrics();
 /// Calls `function` with metrics() soon, then after each interval, and once more at the end: until
 /// stop_metrics() or the end of the Runtime. Replaces the function of an earlier call.
 ///
-/// @param function runs in a thread of its own, one call at a time, and should return soon: the
-///   end waits for it. What it throws becomes a warning; it is called again
+/// @param function runs in a thread of its own, one call at a time, and should return soon, since
+///   the end waits for it. It must not run operations. What it refers to must live until the end.
+///   The first exception that it throws becomes a warning, and it is called again
 /// @throws InvalidArgument if there is no function, or the interval is not positive; in `function`
+/// @throws std::system_error if there is no thread for it
 void start_metrics(std::chrono::milliseconds interval,
                    std::function<void(const Metrics&)> function);
 /// Returns after the last call. Does nothing if there is no function.

@@ -89,7 +89,7 @@ class Runtime {
   /// rank 0 it also ends the operations on GPUs of all process sets. Any thread; further calls
   /// return once the first has ended.
   ///
-  /// @throws InvalidArgument in a function that runs inside an operation
+  /// @throws InvalidArgument in a function that runs inside an operation, or of start_metrics()
   void shutdown();
 
   int rank() const;

@@ -1,5 +1,6 @@
 #include "insight/insight.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -14,7 +15,10 @@ namespace kolo::insight {
 namespace {
 
 std::atomic<unsigned> requests{0};
+thread_local bool is_in_metrics_function = false;  // of start_metrics()
 static_assert(std::atomic<unsigned>::is_always_lock_free);
+
+constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
 
 /// Mpirun forwards SIGUSR2 to all ranks. A program's own handler stays.
 void listen_for_requests() {
@@ -76,12 +80,12 @@ void Insight::try_to_record(std::string_view why) noexcept {
   }
 }
 
-/// A child would write to its parent's files, and wait for threads that it does not have.
 void Insight::require_creator_process() const {
   if (creator_.is_current()) return;
   throw InvalidArgument(
-      "records and timelines: this process is a forked child of the one that started Kolo, and is "
-      "not a rank. Call this in the parent.");
+      "records, timelines and metrics: this process is a forked child of the one that started "
+      "Kolo, "
+      "and is not a rank. Call this in the parent.");
 }
 
 std::string Insight::write_record(const std::string& folder, std::string_view why) {
@@ -130,6 +134,7 @@ void Insight::give_back(Meter& meter) {
 }
 
 Metrics Insight::metrics() const {
+  require_creator_process();
   Metrics metrics;
   metrics.elapsed_seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   const auto ranks = static_cast<std::size_t>(recorder_.origin().size);
@@ -145,44 +150,47 @@ Metrics Insight::metrics() const {
   return metrics;
 }
 
+void Insight::require_outside_metrics_function(std::string_view call) {
+  if (!is_in_metrics_function) return;
+  throw InvalidArgument(std::string(call) +
+                        " waits for the function of start_metrics(), and is called in it. Call it "
+                        "in another thread.");
+}
+
 void Insight::start_metrics(std::chrono::milliseconds interval,
                             std::function<void(const Metrics&)> function) {
   require_creator_process();
-  if (function == nullptr || interval.count() <= 0) {
-    throw InvalidArgument("start_metrics: " +
-                          (function == nullptr
-                               ? std::string("there is no function. To end the calls, use "
-                                             "stop_metrics().")
-                               : "the interval is " + std::to_string(interval.count()) +
-                                     " ms. It must be positive."));
+  require_outside_metrics_function("start_metrics()");
+  if (function == nullptr) {
+    throw InvalidArgument(
+        "start_metrics: there is no function. To end the calls, use stop_metrics().");
   }
-  take_listener().reset();
-  const auto call = [this, function = std::move(function)](bool) {
+  if (interval.count() <= 0) {
+    throw InvalidArgument("start_metrics: the interval is " + std::to_string(interval.count()) +
+                          " ms. It must be positive.");
+  }
+  auto call = [this, function = std::move(function), has_warned = false](bool) mutable {
+    is_in_metrics_function = true;
     try {
       function(metrics());
     } catch (...) {
-      KOLO_LOG(Warn) << "the function of start_metrics() threw: " << text_of_current_exception();
+      if (!std::exchange(has_warned, true)) {
+        KOLO_LOG(Warn) << "the function of start_metrics() threw: " << text_of_current_exception();
+      }
     }
     return true;
   };
   const Lock lock(listener_lock_);
-  listener_ = std::make_unique<Periodic>(interval, call);
+  listener_.reset();  // waits for its last call
+  listener_ = std::make_unique<Periodic>(std::min<std::chrono::milliseconds>(interval, kForEver),
+                                         std::move(call));
 }
 
 void Insight::stop_metrics() {
   require_creator_process();
-  take_listener();
-}
-
-/// The caller destroys it, and thus waits for its function, without the lock.
-std::unique_ptr<Periodic> Insight::take_listener() {
+  require_outside_metrics_function("stop_metrics()");
   const Lock lock(listener_lock_);
-  if (listener_ != nullptr && listener_->is_this_thread()) {
-    throw InvalidArgument(
-        "start_metrics and stop_metrics wait for the function that they end, and are called in it. "
-        "Call them in another thread.");
-  }
-  return std::move(listener_);
+  listener_.reset();
 }
 
 void Insight::start_metrics_file(std::string_view name) {

@@ -30,6 +30,9 @@ class Insight {
   Insight(Origin origin, std::string records);
 
   Recorder& recorder() { return recorder_; }
+  /// Throws InvalidArgument in a forked child. It would write to its parent's files, and wait for
+  /// threads that it does not have.
+  void require_creator_process() const;
 
   /// An operation has failed, or a rank was lost. Writes a record at the first, then at most one in
   /// kRecordPause, and one if `is_last`: the process is about to end. Never throws.
@@ -53,6 +56,8 @@ class Insight {
   /// @throws InvalidArgument as kolo::start_metrics() and kolo::stop_metrics() do
   void start_metrics(std::chrono::milliseconds interval, std::function<void(const Metrics&)>);
   void stop_metrics();
+  /// Throws InvalidArgument, naming the call, in the function of start_metrics().
+  static void require_outside_metrics_function(std::string_view call);
   /// @param name the value of KOLO_METRICS
   void start_metrics_file(std::string_view name);
   /// The Runtime ends: stop_timeline(), stop_metrics(), and the metrics file is written once more.
@@ -61,8 +66,6 @@ class Insight {
  private:
   static constexpr std::chrono::seconds kRecordPause{10};
 
-  void require_creator_process() const;
-  std::unique_ptr<Periodic> take_listener();
   void try_to_record(std::string_view why) noexcept;
 
   const CreatorProcess creator_;

@@ -19,9 +19,6 @@ class Periodic {
   Periodic(const Periodic&) = delete;  // its thread refers to it
   Periodic& operator=(const Periodic&) = delete;
 
-  /// Whether the caller is the function.
-  bool is_this_thread() const { return thread_.get_id() == std::this_thread::get_id(); }
-
  private:
   void loop();
 

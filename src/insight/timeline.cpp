@@ -8,9 +8,9 @@
 namespace kolo::insight {
 namespace {
 
-// Even a rank that does nothing but small operations needs longer to fill a recorder. With 5 ms, a
-// timeline costs 1 % of a training step where all cores compute.
-constexpr std::chrono::milliseconds kPause{20};
+// Even a rank that does nothing but small operations needs twice as long to fill a recorder. With
+// 5 ms, a timeline costs 1 % of a training step where all cores compute.
+constexpr std::chrono::milliseconds kPause{10};
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "kolo/insight.hpp"
 
 namespace {
 
@@ -109,7 +110,9 @@ void uses() {
     expect_refused("an operation", expect_sum_works);
     expect_refused("another Runtime", [] { const kolo::Runtime another; });
     // A thread of the parent may hold a lock at the fork, and does not exist here.
-    expect_refused("metrics()", [&] { runtime.world().metrics(); });
+    expect_refused("metrics() of a set", [&] { runtime.world().metrics(); });
+    expect_refused("metrics()", [] { kolo::metrics(); });
+    expect_refused("mark()", [] { kolo::mark("here"); });
     runtime.shutdown();
     std::exit(failures);
   }

@@ -19,6 +19,7 @@
 #include "insight/meter.hpp"
 #include "insight/metrics_file.hpp"
 #include "insight/prometheus.hpp"
+#include "kolo/runtime.hpp"
 
 namespace kolo::test::metrics_test {
 
@@ -178,6 +179,7 @@ TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
   Insight insight(kOrigin, "");
   EXPECT_LT(insight.metrics().elapsed_seconds, 60.0);  // not since the clock's epoch
   insight::Recorder& recorder = insight.recorder();
+  recorder.add_blocked(50ms);  // before the first step
   for (int step = 0; step < 3; ++step) {
     recorder.enter(insight::Phase::Backward);
     recorder.add_blocked(2ms);
@@ -189,7 +191,7 @@ TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
   const Metrics metrics = insight.metrics();
   EXPECT_EQ(metrics.steps, 3U);
   EXPECT_DOUBLE_EQ(metrics.exposed_seconds, 0.009);
-  EXPECT_DOUBLE_EQ(metrics.blocked_seconds, 0.109);
+  EXPECT_DOUBLE_EQ(metrics.blocked_seconds, 0.159);
 }
 
 TEST(MetricsFunctionTest, IsCalledSoonThenAtIntervalsAndAtTheEnd) {
@@ -235,13 +237,14 @@ TEST(MetricsFunctionTest, RefusesWhatWouldHang) {
       ++refused;
     }
   };
-  insight.start_metrics(1h, [&](const Metrics&) {
-    if (refused > 0) return;
+  insight.start_metrics(std::chrono::milliseconds::max(), [&](const Metrics&) {
     refuses([&] { insight.stop_metrics(); });
     refuses([&] { insight.start_metrics(1h, nothing); });
+    refuses([] { shutdown(); });
   });
-  while (refused < 2) std::this_thread::yield();
+  while (refused < 3) std::this_thread::yield();
   insight.stop_metrics();
+  EXPECT_EQ(refused, 6) << "soon, and at the end";
 }
 
 Metrics example() {

@@ -32,6 +32,7 @@ void start_timeline(const std::string& folder) {
 void stop_timeline() { Runtime::current().insight().stop_timeline(); }
 
 void mark(std::string_view name) {
+  Runtime::current().insight().require_creator_process();
   const Event::Time at = now();
   add_mark(name, at, at);
 }

@@ -94,6 +94,7 @@ class Runtime::Parts {
 
   void shutdown() {
     if (!is_in_creator_process()) return;
+    insight::Insight::require_outside_metrics_function("shutdown()");
     const std::vector<std::shared_ptr<ProcessSet>> sets = live_sets();
     for (const auto& set : sets) require_outside_step(*set, "shutdown()");
     const auto how = std::uncaught_exceptions() > exceptions_ ? runtime::Leaving::ByException
@@ -468,6 +469,7 @@ void init() {
 }
 
 void shutdown() {
+  insight::Insight::require_outside_metrics_function("shutdown()");
   const Lock lock(owned_lock);
   owned.reset();
 }

@@ -718,7 +718,7 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
   queue_.release(*operation);
   operation->error = std::move(error);
   operation->ended = Clock::now();
-  // Before the program has it, too: ThreadSanitizer does not see who owns an exception last.
+  // Before the program has the error, too: ThreadSanitizer does not see who destroys it last.
   std::optional<Failure> failure;
   if (operation->error) failure = failure_of(operation->error);
   note_ended(*operation, failure);
