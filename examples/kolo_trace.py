@@ -913,26 +913,35 @@ class LiveView:
     def __init__(self, name):
         self._name = re.sub("/+", "/", name)
         self._ranks = {}  # the newest version, and what it has more than the one before
+        self._changed = 0.0  # when one of them did, by time.monotonic()
+        self._unread = ""  # a file, and why
 
     def read(self):
-        found = {}
-        for path in self._paths():
+        is_first, found, self._unread = not self._ranks, {}, ""
+        for path in filter(os.path.isfile, self._paths()):
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
                     counts = Counts(file.read(), os.fstat(file.fileno()).st_mtime)
-            except OSError:  # it has vanished
+            except OSError as error:
+                self._unread = f"{path}: {error.strerror}"
                 continue
             if counts.elapsed and counts.written >= found.get(counts.rank, counts).written:
                 found[counts.rank] = counts
         for rank, now in found.items():
             before = self._ranks.get(rank, [Counts()])[0]
-            if now.elapsed < before.elapsed:  # a new job
+            if now.started > before.written:  # a new job
                 before = Counts()
             if now.elapsed > before.elapsed:
                 self._ranks[rank] = now, now - before
+                self._changed = time.monotonic()
         if not self._ranks:
-            raise Problem(f"{self._name}: no metrics of Kolo to read; start the job with "
-                          "KOLO_METRICS set to this name")
+            raise Problem(self._unread or f"{self._name}: no metrics of Kolo to read; start the "
+                          "job with KOLO_METRICS set to this name")
+        if is_first:  # only now, since the clock of the file system may not be this host's
+            self._changed -= max(0.0, time.time() - self._newest()[0].written)
+
+    def _newest(self):
+        return max(self._ranks.values(), key=lambda pair: pair[0].written)
 
     def _paths(self):
         """Kolo replaces the first {rank}; without one it appends the rank, if there are several."""
@@ -944,18 +953,19 @@ class LiveView:
 
     def lines(self, most):
         """With at most that many rows, the worst."""
-        newest, last = max(self._ranks.values(), key=lambda pair: pair[0].written)
+        newest, last = self._newest()
         # A rank that is stopped writes no more: its file is old, but not older than the job.
         old = [rank for rank, (now, _) in self._ranks.items() if now.written < newest.started
                and now.started < newest.started - BETWEEN_FILES]
         ranks = {rank: pair for rank, pair in self._ranks.items() if rank not in old}
-        age = time.time() - newest.written
-        yield "; ".join([
-            f"{plural(len(ranks), 'rank')}, {format_time(newest.elapsed * 1e6)} after the start",
-            f"figures of the last {format_time(last.elapsed * 1e6)}",
-            *[f"all silent for {format_time(age * 1e6)}: ended, or stopped"] * (age > SILENT),
-            *[f"left out, of an earlier job: {list_ranks(old)}" for _ in old[:1]]])
         rows = sorted(self._rows(ranks, newest))
+        age = time.monotonic() - self._changed
+        yield "; ".join(filter(None, [  # a narrow terminal cuts the end
+            f"all silent for {format_time(age * 1e6)}: ended, or stopped" if age > SILENT else "",
+            self._unread,
+            f"{plural(len(rows), 'rank')}, {format_time(newest.elapsed * 1e6)} after the start",
+            f"figures of the last {format_time(last.elapsed * 1e6)}",
+            f"left out, of an earlier job: {list_ranks(old)}" if old else ""]))
         yield from align([TOP_HEAD, *(row[-1] for row in rows[:most])])
         if rows[most:]:
             yield f"and {plural(len(rows[most:]), 'rank')} more"
@@ -973,7 +983,7 @@ class LiveView:
             part = min(1.0, waits[rank] / (total - last.elapsed or 1.0))
             is_silent = bool(now.elapsed and not last.elapsed)
             remarks = ["no file"] * (not now.elapsed) \
-                + [f"silent for {format_time((time.time() - now.written) * 1e6)}"] * is_silent \
+                + [f"silent for {format_time((newest.written - now.written) * 1e6)}"] * is_silent \
                 + [f"{now.values[name]:.0f} {text}" for name, text in REMARKS if now.values[name]]
             steps = now.values["steps_total"]
             yield not is_silent, -part, rank, [
@@ -991,7 +1001,8 @@ def top(options):
             if is_terminal:
                 size = shutil.get_terminal_size()
                 lines = view.lines(max(1, min(most, size.lines - 3)))  # and three around them
-                screen = "\n".join(f"{line[:size.columns - 1]}\x1b[K" for line in lines)
+                screen = "\n".join(f"{line[:size.columns - 1]}\x1b[K"
+                                   for line in itertools.islice(lines, size.lines))
                 print(f"\x1b[H{screen}\x1b[J", end="", flush=True)
             else:
                 print(*view.lines(most), *[""] * (not options.once), sep="\n", flush=True)
@@ -1055,7 +1066,7 @@ def main(arguments):
     except BrokenPipeError:  # as by head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        say(f"{error.filename}: {error.strerror}")
+        say(": ".join(filter(None, (error.filename, error.strerror))))  # standard output has none
         return 2
     return 0
 

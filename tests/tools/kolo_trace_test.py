@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import signal
 import struct
 import subprocess
@@ -16,6 +17,7 @@ import tempfile
 import termios
 import time
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
@@ -684,9 +686,13 @@ class Report(Case):
 class Top(Case):
     NAME = "m-{rank}.prom"
 
+    def setUp(self):
+        super().setUp()
+        self.now = time.time()
+
     def put(self, rank, elapsed, age=0.0, name=NAME, **values):
-        """Replaces a rank's file by one that was written `age` seconds ago. Values are numbers, or
-        numbers by the second label."""
+        """Replaces a rank's file by one that was written `age` seconds before now. Values are
+        numbers, or numbers by the second label."""
         text = "# HELP kolo_x Text.\n# TYPE kolo_x counter\n"
         for metric, numbers in {**values, "elapsed_seconds_total": elapsed}.items():
             for label, number in (numbers if isinstance(numbers, dict) else {"": numbers}).items():
@@ -696,7 +702,7 @@ class Top(Case):
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name("new")
         new.write_text(text)
-        os.utime(new, (time.time() - age,) * 2)
+        os.utime(new, (self.now - age,) * 2)
         new.replace(path)
         return path
 
@@ -715,25 +721,25 @@ class Top(Case):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return self.parse(result.stdout.splitlines())
 
-    def start(self, *arguments, **options):
+    def start(self, **options):
         """Until the test ends."""
         process = subprocess.Popen(
-            [sys.executable, PROGRAM, "top", "--interval", "1", self.folder / self.NAME,
-             *arguments], text=True, **options,
+            [sys.executable, PROGRAM, "top", "--interval", "1", self.folder / self.NAME],
+            text=True, **options,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
 
-    def next_table(self, process, expected):
-        """With this text in its first line; of files that were read after this call."""
-        found = 0
-        for _ in range(60):
-            table = self.parse(list(iter(lambda: process.stdout.readline().rstrip(), "")))
-            found += expected in self.head
-            if found == 2:
-                return table
-        self.fail(f"not there: {expected}; last: {self.head}")
+    def view(self):
+        """Returns a function for the next table of a live view: without it a test would sleep."""
+        view = runpy.run_path(str(PROGRAM))["LiveView"](str(self.folder / self.NAME))
+
+        def next_table():
+            view.read()
+            return self.parse(list(view.lines(99)))
+
+        return next_table
 
     def test_figures_since_the_start(self):
         self.put(0, 20, steps_total=40, step_exposed_seconds_total=5,
@@ -773,7 +779,7 @@ class Top(Case):
                                  self.folder / self.NAME], capture_output=True, text=True,
                                 check=True)
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()],
-                         ["4", "rank", "2", "1", "and"])
+                         ["5", "rank", "2", "1", "and"])
         self.assertIn("and 3 ranks more\n", result.stdout)
 
     def test_waits_that_ended_may_have_begun_before(self):
@@ -783,26 +789,63 @@ class Top(Case):
         self.assertEqual((table[1]["others waited"], table[0]["exposed"]), ("100%", "100%"))
 
     def test_figures_between_two_versions(self):
-        self.put(0, 100, steps_total=1000, late_seconds_total={1: 2})
-        self.put(1, 100, steps_total=1000, stalls_total=1)
-        process = self.start(stdout=subprocess.PIPE)
-        table = self.next_table(process, "figures of the last 100 s")
+        self.put(0, 100, 10.5, steps_total=1000, late_seconds_total={1: 2})
+        self.put(1, 100, 10.5, steps_total=1000, stalls_total=1)
+        next_table = self.view()
+        table = next_table()
+        self.assertIn("figures of the last 100 s", self.head)
         self.assertEqual([table[rank]["a step"] for rank in (0, 1)], ["100 ms", "100 ms"])
         self.assertEqual(table[1]["others waited"], "2%")
-        self.put(1, 110, steps_total=1005, stalls_total=1)
+        self.put(1, 110, 0.5, steps_total=1005, stalls_total=1)
         self.put(0, 110.5, steps_total=1021, late_seconds_total={1: 6.2})
-        table = self.next_table(process, "figures of the last 10.5 s")
+        table = next_table()
+        self.assertIn("figures of the last 10.5 s", self.head)
         self.assertEqual([(row["steps"], row["a step"]) for row in table.values()],
                          [("1005", "2 s"), ("1021", "500 ms")])
         self.assertEqual((table[1]["others waited"], table[1]["remarks"]), ("40%", "1 stalled"))
         (self.folder / "m-0.prom").unlink()
         (self.folder / "m-1.prom").write_text('kolo_elapsed_seconds_total{rank="1"} 120')  # cut
-        self.assertEqual(self.next_table(process, ""), table)
-        self.put(0, 8, steps_total=16)  # the job has begun anew
-        table = self.next_table(process, "figures of the last 8 s")
-        self.assertEqual((table[0]["steps"], table[0]["a step"]), ("16", "500 ms"))
+        self.assertEqual(next_table(), table)
+
+    def test_a_job_that_has_begun_anew(self):
+        """And shows, when it is first seen, more or less than the one before."""
+        for before, now in ((5, 6), (100, 8)):
+            self.put(0, before, 30, steps_total=10)
+            next_table = self.view()
+            next_table()
+            self.put(0, now, steps_total=16)
+            self.assertEqual(next_table()[0]["a step"], f"{now / 16 * 1e3:.3g} ms")
+            self.assertIn(f"figures of the last {now} s", self.head)
+
+    def test_tables_until_control_c(self):
+        self.put(0, 10)
+        process = self.start(stdout=subprocess.PIPE)
+        for elapsed in (10, 20):
+            self.put(0, elapsed)
+            while f"1 rank, {elapsed} s after" not in process.stdout.readline():
+                self.assertIsNone(process.poll())
+            self.assertIn("rank", process.stdout.readline())
+            self.assertEqual(process.stdout.readline().split()[0], "0")
+            self.assertEqual(process.stdout.readline(), "\n")
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0)
+
+    def test_a_file_system_with_another_clock(self):
+        """This host's counts only in the first table, in which nothing has changed yet."""
+        for behind in (60, 3600, -60, -3600):
+            self.put(0, 100, behind)
+            self.put(1, 50, behind + 50)
+            next_table = self.view()
+            with unittest.mock.patch("time.monotonic", return_value=1e4) as now:
+                self.assertEqual(next_table()[1]["remarks"], "silent for 50 s")
+                self.assertEqual("all silent" in self.head, behind > 0)
+                self.put(0, 110, behind - 10)
+                self.assertEqual(next_table()[1]["remarks"], "silent for 60 s")
+                self.assertRegex(self.head, "^2 ranks, 110 s after the start; figures of the last "
+                                            "10 s$")
+                now.return_value += 40
+                next_table()
+                self.assertRegex(self.head, "^all silent for 40 s: ended, or stopped; 2 ranks, ")
 
     def test_a_stopped_rank_is_not_hidden(self):
         """Files of an earlier job are, which may be as old: rank 4 had run for an hour. Of what
@@ -815,7 +858,7 @@ class Top(Case):
         self.assertEqual(
             [(rank, row["others waited"], row["remarks"], row["steps"], row["ops/s"])
              for rank, row in table.items()],
-            [(2, "0%", "silent for 300 s", "7", ""), (0, "10%", "", "7", "0.0"),
+            [(2, "0%", "silent for 299 s", "7", ""), (0, "10%", "", "7", "0.0"),
              (1, "1%", "", "7", "0.0"), (3, "0%", "", "7", "0.0")])
         self.assertRegex(self.head, "^4 ranks, 399 s after the start; figures of the last 399 s; "
                                     "left out, of an earlier job: rank 4$")
@@ -832,7 +875,7 @@ class Top(Case):
         table = self.once()
         self.assertEqual(list(table), [1, 0, 2])
         self.assertEqual(table[1]["others waited"], "1%")
-        self.assertIn("; all silent for 50 min: ended, or stopped", self.head)
+        self.assertRegex(self.head, "^all silent for 50 min: ended, or stopped; 3 ranks, 400 s ")
 
     def test_names(self):
         for name in ("{rank}", "r/{rank}/m", "a*?[1-9]{{rank}}{rank}.prom", ".{rank}.tmp"):
@@ -857,8 +900,9 @@ class Top(Case):
         self.put(0, 10)
         (self.folder / "m-1.prom").mkdir()
         (self.folder / "m-2.prom").write_bytes(b"\xff\x00kolo_{\n" * 1000)
-        (self.folder / "m-3.prom").write_text("")
+        os.mkfifo(self.folder / "m-3.prom")
         (self.folder / "m-4.prom").symlink_to("nowhere")
+        (self.folder / "m-10.prom").write_text("")
         self.put(5, "NaN")
         self.put(6, "-7")
         self.put(7, "9" * 400)
@@ -875,6 +919,18 @@ class Top(Case):
             2, "", "kolo-trace: none/m.prom: no metrics of Kolo to read; start the job with "
                    "KOLO_METRICS set to this name\n"))
 
+    def test_a_file_that_cannot_be_read(self):
+        path = self.folder / "m-1.prom"
+        path.symlink_to("/proc/self/mem")
+        result = subprocess.run([sys.executable, PROGRAM, "top", self.folder / self.NAME],
+                                capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stdout, result.stderr),
+                         (2, "", f"kolo-trace: {path}: Input/output error\n"))
+        self.put(0, 10, late_seconds_total={1: 1})
+        self.assertEqual(self.once()[1]["remarks"], "no file")
+        self.assertEqual(self.head, f"{path}: Input/output error; 2 ranks, 10 s after the start; "
+                                    "figures of the last 10 s")
+
     def test_wrong_arguments(self):
         for arguments in ([], ["m", "--interval", "0"], ["m", "--top", "x"], ["m", "n"]):
             result = subprocess.run([sys.executable, PROGRAM, "top", *arguments],
@@ -882,32 +938,37 @@ class Top(Case):
             self.assertEqual(result.returncode, 2)
             self.assertEqual(len(result.stderr.splitlines()), 1)
 
-    def test_terminal(self):
-        """Of 8 lines with 40 columns."""
-        for rank in range(12):
-            self.put(rank, 10, late_seconds_total={11 - rank: rank})
+    def run_in_terminal(self, height, screens):
+        """Of 40 columns, until so many screens are complete. Returns all that has been written."""
         terminal, of_program = os.openpty()
         self.addCleanup(os.close, terminal)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 8, 40, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", height, 40, 0, 0))
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("COLUMNS", "LINES")}
         process = self.start(stdout=of_program, env=environment)
         os.close(of_program)
         output = ""
-        while output.count("\x1b[H") < 3:
+        while output.count("\x1b[J") < screens:
             output += os.read(terminal, 10000).decode()
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0)
-        screens = output.split("\x1b[H")
+        while not output.endswith("\x1b[J\r\n"):
+            output += os.read(terminal, 10000).decode()
+        return output
+
+    def test_terminal(self):
+        for rank in range(12):
+            self.put(rank, 10, late_seconds_total={11 - rank: rank})
+        screens = self.run_in_terminal(8, 2).split("\x1b[H")
         self.assertEqual(screens[0], "")
-        self.assertEqual(screens[1], screens[2])
+        self.assertEqual(screens[1], screens[2].removesuffix("\r\n"))
         lines = screens[1].removesuffix("\x1b[J").split("\r\n")
         self.assertEqual([line.split()[0] for line in lines],
                          ["12", "rank", "0", "1", "2", "3", "4", "and"])
         self.assertEqual(lines[-1], "and 7 ranks more\x1b[K")
         self.assertEqual(max(len(line.removesuffix("\x1b[K")) for line in lines), 39)
-        while not output.endswith("\x1b[J\r\n"):
-            output += os.read(terminal, 10000).decode()
+        for height in (1, 3):  # without scrolling
+            self.assertEqual(self.run_in_terminal(height, 1).count("\n"), height)
 
 
 class Files(Case):
@@ -973,6 +1034,17 @@ class Files(Case):
                 "LC_ALL": locale, "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
                 capture_output=True, check=True)
             self.assertTrue(result.stdout.decode().replace("\n", "").isprintable())
+
+    def test_a_full_disk(self):
+        self.write(RankFile(0, 1))
+        self.path("1.prom").write_text('kolo_elapsed_seconds_total{rank="1"} 10\n')
+        for arguments in (["why", "."], ["top", "rank-{rank}.prom.json"],
+                          ["merge", ".", "-o", "/dev/full"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = subprocess.run([sys.executable, PROGRAM, *arguments], cwd=self.folder,
+                                        stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((result.returncode, result.stderr),
+                             (2, "kolo-trace: No space left on device\n"))
 
     def test_a_reader_that_has_seen_enough(self):
         self.write(*(RankFile(rank, 3000) for rank in range(2)))
