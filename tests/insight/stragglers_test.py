@@ -64,8 +64,11 @@ def differences(folder, output, kolo_trace):
                 yield f"rank {trace.rank}: {key}: {spans[key]} s in spans, {metrics[key]} s counted"
         if trace.rank != 2:
             of_rank_2.update({name: metrics[name, "2"] for name in WAIT_NAMES})
-    number, unit = re.search(r"^2 .* of \d+ +(\S+) (us|ms|s) ", output, re.M).groups()
-    shown, counted = float(number) * SECONDS[unit], of_rank_2.values()
+    row = re.search(r"^2 .* of \d+ +(\S+) (us|ms|s) ", output, re.M)
+    if not row:
+        yield "not there: the row of rank 2"
+        return
+    shown, counted = float(row[1]) * SECONDS[row[2]], of_rank_2.values()
     # An operation may wait for its data while another does for its submission.
     if not 0.95 * max(counted) <= shown <= 1.05 * sum(counted):
         yield f"waited for rank 2: {shown} s by the table, but {dict(of_rank_2)} counted"
