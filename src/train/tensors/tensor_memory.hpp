@@ -12,6 +12,7 @@
 
 #include "kolo/shared_buffer.hpp"
 #include "kolo/tensor_view.hpp"
+#include "kolo/torch/tensor_types.hpp"
 
 namespace kolo::train {
 
@@ -30,11 +31,9 @@ std::string problem_with(const std::vector<at::Tensor>& tensors);
 /// results of autograd cannot be; empty if there is none.
 std::string in_place_problem_with(const std::vector<at::Tensor>& tensors);
 
-Device device_of(const at::Device& device);
-
-at::ScalarType scalar_type_of(DType dtype);
-/// Nothing for an unsupported dtype.
-std::optional<DType> dtype_of(at::ScalarType type);
+using kolo::device_of;
+using kolo::dtype_of;
+using kolo::scalar_type_of;
 /// The dtype of a tensor whose type is supported.
 DType dtype_of(const at::Tensor& tensor);
 

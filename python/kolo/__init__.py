@@ -1,0 +1,1 @@
+"""Kolo for Python: `kolo.distributed` is a backend of torch.distributed."""

@@ -1,0 +1,58 @@
+"""A backend of torch.distributed on Kolo, for programs that mpirun starts:
+
+    import kolo.distributed
+    torch.distributed.init_process_group("kolo")
+
+The import starts Kolo, which joins MPI. Under mpirun it also sets RANK, WORLD_SIZE, LOCAL_RANK,
+LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, each where it is absent, so that nothing else needs
+to. Without mpirun there is one rank, and the environment stays as it is.
+"""
+
+import os
+import socket
+
+import torch.distributed
+
+from . import _kolo
+
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_PROCID")
+
+
+def _free_port():
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
+
+
+def _describe_ranks():
+    """Sets what init_process_group() reads, as torchrun does."""
+    first = ""
+    if _kolo.rank() == 0:
+        host = "localhost" if _kolo.cross_size() == 1 else socket.getfqdn()
+        first = f"{host} {_free_port()}"
+    host, port = _kolo.broadcast_text(first).split()
+    for name, value in (("RANK", _kolo.rank()), ("WORLD_SIZE", _kolo.size()),
+                        ("LOCAL_RANK", _kolo.local_rank()),
+                        ("LOCAL_WORLD_SIZE", _kolo.local_size()),
+                        ("MASTER_ADDR", host), ("MASTER_PORT", port)):
+        os.environ.setdefault(name, str(value))
+
+
+def _make_backend(options, _):
+    ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if ranks[-1] >= _kolo.size():
+        raise ValueError(
+            f"the process group has rank {ranks[-1]}, but Kolo has {_kolo.size()} ranks, those of "
+            "mpirun. Start the program with mpirun, not with torchrun or as single processes.")
+    if ranks[options.group_rank] != _kolo.rank():
+        raise ValueError(
+            f"rank {ranks[options.group_rank]} of torch.distributed is rank {_kolo.rank()} of MPI. "
+            "They must be the same: leave RANK unset, and pass no rank to init_process_group().")
+    return _kolo.make_c10d_backend(options.store, ranks, options.timeout)
+
+
+_kolo.init()
+torch.distributed.Backend.register_backend("kolo", _make_backend, extended_api=True,
+                                           devices=["cpu", "cuda"])
+if any(name in os.environ for name in _LAUNCHED):
+    _describe_ranks()

@@ -1,0 +1,126 @@
+"""torch.distributed on Kolo, under mpirun: python distributed_test.py [mpirun...]
+
+Needs the package: pip install ./python. Each case is a function that all ranks run.
+"""
+
+import os
+import subprocess
+import sys
+import unittest
+
+MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
+HEAD = """
+import os
+import torch
+import torch.distributed as dist
+import kolo.distributed
+dist.init_process_group("kolo")
+rank, size = dist.get_rank(), dist.get_world_size()
+"""
+
+
+class Ranks(unittest.TestCase):
+    def run_ranks(self, count, program, head=HEAD, status=0):
+        """What all ranks print, lines in any order."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        environment = {name: value for name, value in os.environ.items() if name not in names}
+        environment |= dict.fromkeys(
+            ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+        start = [*MPIRUN, "-np", str(count)] if count else []
+        run = subprocess.run([*start, sys.executable, "-c", head + program], text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                             timeout=120)
+        self.assertEqual(run.returncode != 0, status != 0, run.stdout)
+        return run.stdout
+
+    def test_environment_is_that_of_mpi(self):
+        for count in (1, 3):
+            output = self.run_ranks(count, """
+assert os.environ["LOCAL_RANK"] == str(rank) and os.environ["LOCAL_WORLD_SIZE"] == str(size)
+print(f"rank {rank} of {size}")
+""")
+            for rank in range(count):
+                self.assertIn(f"rank {rank} of {count}\n", output)
+
+    def test_without_mpirun_there_is_one_rank(self):
+        self.run_ranks(0, """
+before = dict(os.environ)
+import kolo.distributed
+assert dict(os.environ) == before
+dist.init_process_group("kolo", rank=0, world_size=1, store=dist.HashStore())
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor.tolist() == [1, 1, 1]
+dist.destroy_process_group()
+""", head="import os, torch, torch.distributed as dist\n")
+
+    def test_collectives(self):
+        for count in (1, 2, 3):
+            self.run_ranks(count, """
+tensor = torch.full((5,), rank + 1.0)
+dist.all_reduce(tensor)
+assert tensor[4] == size * (size + 1) / 2
+objects = [None] * size
+dist.all_gather_object(objects, {"rank": rank, "text": "x" * (1 + 1000 * rank)})
+assert [each["rank"] for each in objects] == list(range(size))
+output = torch.empty(2 * size)
+dist.all_gather_into_tensor(output, torch.tensor([rank, -rank], dtype=torch.float))
+assert output.view(-1, 2)[:, 0].tolist() == list(range(size))
+part = torch.empty(1)
+dist.reduce_scatter_tensor(part, torch.arange(size, dtype=torch.float) + rank)
+assert part.item() == size * rank + size * (size - 1) / 2
+requests = dist.batch_isend_irecv([
+    dist.P2POp(dist.isend, torch.tensor([rank]), (rank + 1) % size),
+    dist.P2POp(dist.irecv, received := torch.tensor([-1]), (rank - 1) % size)])
+for request in requests:
+    request.wait()
+assert received.item() == (rank - 1) % size
+halves = [dist.new_group(range(first, size, 2)) for first in range(min(size, 2))]
+tensor = torch.tensor([rank])
+dist.all_reduce(tensor, group=halves[rank % 2])
+assert tensor.item() == sum(range(rank % 2, size, 2))
+dist.barrier()
+dist.destroy_process_group()
+""")
+
+    def test_ddp_trains_as_one_process_does(self):
+        losses = {}
+        for count in (1, 2):
+            losses[count] = self.run_ranks(count, """
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)).double()
+model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(10):
+    batch = torch.randn(12, 64, dtype=torch.double)
+    optimizer.zero_grad()
+    model(batch[rank * 12 // size:(rank + 1) * 12 // size]).square().mean().backward()
+    optimizer.step()
+if rank == 0:
+    print(f"{model(batch).square().mean().item():.12f}")
+dist.destroy_process_group()
+""").strip()
+        self.assertEqual(losses[1], losses[2])
+
+    def test_another_order_is_an_error_that_names_both(self):
+        output = self.run_ranks(2, """
+try:
+    dist.barrier() if rank else dist.all_reduce(torch.ones(4))
+except RuntimeError as error:
+    print(f"rank {rank}: {error}")
+""", status=1)  # the group is lost, and MPI cannot be left in order
+        for rank in range(2):
+            text = next(line for line in output.splitlines() if line.startswith(f"rank {rank}: "))
+            self.assertIn("rank 1 submitted barrier", text)
+            self.assertIn("rank 0 submitted allreduce (Sum) of 4 elements of float32", text)
+
+    def test_torchrun_is_refused(self):
+        output = self.run_ranks(0, """
+import kolo.distributed
+dist.init_process_group("kolo", rank=1, world_size=2, store=dist.HashStore())
+""", head="import os, torch, torch.distributed as dist\n", status=1)
+        self.assertIn("Start the program with mpirun", output)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,128 @@
+#include "extras/c10d/work.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/core/jit_type.h>
+
+#include "kolo/error.hpp"
+
+namespace kolo::c10d_backend {
+
+OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures)
+    : Work(rank, parts.type, parts.title, parts.outputs),
+      parts_(std::move(parts)),
+      futures_(std::move(futures)) {}
+
+/// Whether the operations have ended; waits for them until then. The caller holds `use_`.
+bool OperationWork::settle(Clock::time_point until) {
+  if (Work::isCompleted()) return true;
+  std::exception_ptr error;
+  try {
+    for (; ended_ < parts_.handles.size(); ++ended_) {
+      Handle& handle = parts_.handles[ended_];
+      if (until == Clock::time_point::max()) {
+        handle.wait();
+      } else if (!handle.wait_for(std::max(until - Clock::now(), Clock::duration{0}))) {
+        return false;
+      }
+    }
+    for (const auto& work : parts_.works) {
+      if (!work->wait_until(until)) return false;
+      if (const std::exception_ptr failed = work->exception()) std::rethrow_exception(failed);
+    }
+    if (parts_.finish) std::exchange(parts_.finish, nullptr)();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  Work::finish(error);
+  return true;
+}
+
+bool OperationWork::wait_until(Clock::time_point until) {
+  std::unique_lock lock(use_, std::defer_lock);
+  if (until == Clock::time_point::max()) {
+    lock.lock();
+  } else if (!lock.try_lock_until(until)) {
+    return false;
+  }
+  return settle(until);
+}
+
+bool OperationWork::isCompleted() {
+  if (Work::isCompleted()) return true;
+  const std::unique_lock lock(use_, std::try_to_lock);
+  if (!lock.owns_lock()) return false;  // another thread waits for it
+  const auto is_ready = [](const Handle& handle) { return handle.is_ready(); };
+  const auto is_completed = [](const auto& work) { return work->isCompleted(); };
+  return std::ranges::all_of(parts_.handles, is_ready) &&
+         std::ranges::all_of(parts_.works, is_completed) && settle(Clock::now());
+}
+
+bool OperationWork::isSuccess() const { return Work::isSuccess(); }
+
+std::exception_ptr OperationWork::exception() const { return Work::exception(); }
+
+bool OperationWork::wait(std::chrono::milliseconds timeout) {
+  const bool is_bounded = timeout != kNoTimeout;
+  if (!wait_until(is_bounded ? Clock::now() + timeout : Clock::time_point::max())) {
+    throw TimeoutError(c10d::opTypeToString(retrieveOpType()) + " did not end within the " +
+                       std::to_string(timeout.count()) +
+                       " ms of Work::wait(). It goes on; wait for it again, or longer.");
+  }
+  if (const std::exception_ptr error = Work::exception()) std::rethrow_exception(error);
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  const std::lock_guard lock(future_lock_);
+  if (!future_) {
+    const std::shared_ptr<FutureThread> futures = futures_.lock();
+    if (futures == nullptr) {
+      throw ShutdownError(
+          "the future of a work: its process group has been destroyed. Ask for it before that.");
+    }
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    futures->add(c10::intrusive_ptr<OperationWork>::reclaim_copy(this));
+  }
+  return future_;
+}
+
+FutureThread::~FutureThread() {
+  {
+    const std::lock_guard lock(lock_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
+  const std::lock_guard lock(lock_);
+  works_.push_back(std::move(work));
+  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  changed_.notify_one();
+}
+
+void FutureThread::loop() {
+  for (;;) {
+    c10::intrusive_ptr<OperationWork> work;
+    {
+      std::unique_lock lock(lock_);
+      changed_.wait(lock, [&] { return is_stopping_ || !works_.empty(); });
+      if (works_.empty()) return;
+      work = std::move(works_.front());
+      works_.pop_front();
+    }
+    try {
+      work->wait();
+      work->future_->markCompleted(c10::IValue(work->result()));
+    } catch (...) {
+      work->future_->setError(std::current_exception());
+    }
+  }
+}
+
+}  // namespace kolo::c10d_backend

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "kolo/handle.hpp"
+
+namespace kolo::c10d_backend {
+
+class FutureThread;
+
+/// Operations of Kolo as one work of c10d.
+class OperationWork final : public c10d::Work {
+ public:
+  struct Parts {
+    c10d::OpType type = c10d::OpType::UNKNOWN;
+    const char* title = nullptr;  ///< for LibTorch's profiler
+    std::uint64_t sequence = 0;
+    std::vector<Handle> handles{};
+    std::vector<c10::intrusive_ptr<OperationWork>> works{};  ///< that this one consists of
+    std::vector<at::Tensor> outputs{};
+    /// Runs once all of these have ended without an error, on the thread that notices.
+    std::function<void()> finish{};
+    std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
+  };
+
+  /// @param futures which the backend owns: its own thread may destroy the last work
+  OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override { return parts_.sender ? *parts_.sender : -1; }
+  std::vector<at::Tensor> result() override { return parts_.outputs; }
+  void synchronize() override { wait(); }
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return parts_.sequence; }
+
+ private:
+  friend class FutureThread;
+  using Clock = std::chrono::steady_clock;
+
+  bool settle(Clock::time_point until);
+  bool wait_until(Clock::time_point until);
+
+  Parts parts_;
+  const std::weak_ptr<FutureThread> futures_;
+  std::timed_mutex use_;   // one thread at a time may use a handle
+  std::size_t ended_ = 0;  // of the handles
+  std::mutex future_lock_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+/// Completes futures of works, in the order in which they were asked for: that of the operations,
+/// as a rule. Its thread starts with the first.
+class FutureThread {
+ public:
+  FutureThread() = default;
+  FutureThread(const FutureThread&) = delete;  // its thread refers to it
+  FutureThread& operator=(const FutureThread&) = delete;
+  /// Waits for the works that it has.
+  ~FutureThread();
+
+  void add(c10::intrusive_ptr<OperationWork> work);
+
+ private:
+  void loop();
+
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::deque<c10::intrusive_ptr<OperationWork>> works_;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kolo::c10d_backend

@@ -1,0 +1,398 @@
+// A c10d backend over Kolo: each call does what c10d documents, on every rank, in every world.
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "kolo/error.hpp"
+#include "kolo/extras/c10d_backend.hpp"
+#include "support/errors.hpp"
+#include "support/mpi/mpi_ranks.hpp"
+#include "train/training_fixture.hpp"
+
+namespace kolo::test::c10d_backend_test {
+
+using namespace std::chrono_literals;
+using Tensors = std::vector<at::Tensor>;
+using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
+using Op = c10d::ReduceOp;
+
+class C10dBackendTest : public TrainingTest {
+ protected:
+  C10dBackendTest() {
+    const std::string own =
+        std::filesystem::temp_directory_path() / "kolo-c10d-" / std::to_string(::getpid());
+    std::string path = own;
+    path.erase(path.rfind('/'), 1);
+    path_ = MpiRanks::instance().broadcast(path, 0, "store");
+    store_ = c10::make_intrusive<c10d::FileStore>(path_, size());
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    std::iota(all.begin(), all.end(), 0);
+    group_ = make("world", all);
+  }
+  ~C10dBackendTest() override {
+    group_->shutdown();
+    barrier();
+    if (rank() == 0) std::filesystem::remove(path_);
+  }
+
+  BackendPointer make(const std::string& name, const std::vector<int>& ranks) {
+    return extras::make_c10d_backend(runtime_, c10::make_intrusive<c10d::PrefixStore>(name, store_),
+                                     ranks, 60s);
+  }
+
+  at::Tensor of(int rank, const Shape& shape, at::ScalarType type = at::kFloat) const {
+    return values(rank, shape, type);
+  }
+
+  std::string path_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  BackendPointer group_;
+};
+
+void expect_equal(const at::Tensor& actual, const at::Tensor& expected) {
+  EXPECT_TRUE(at::equal(actual, expected)) << actual << "\nexpected\n" << expected;
+}
+
+TEST_F(C10dBackendTest, AllreduceReducesInPlace) {
+  for (const at::ScalarType type : kNumbers) {
+    Tensors tensors{of(rank(), {3, 5}, type)};
+    const at::Tensor same = tensors[0];
+    EXPECT_TRUE(group_->allreduce(tensors, {.reduceOp = Op::SUM})->wait());
+    at::Tensor sum = at::zeros({3, 5}, type);
+    for (int r = 0; r < size(); ++r) sum += of(r, {3, 5}, type);
+    expect_equal(same, sum);
+  }
+  const auto reduced = [&](Op::RedOpType op) {
+    Tensors tensors{of(rank(), {7}, at::kDouble)};
+    group_->allreduce(tensors, {.reduceOp = op})->wait();
+    return tensors[0];
+  };
+  Tensors all;
+  for (int r = 0; r < size(); ++r) all.push_back(of(r, {7}, at::kDouble));
+  const at::Tensor stacked = at::stack(all);
+  EXPECT_TRUE(at::allclose(reduced(Op::AVG), stacked.mean(0)));
+  expect_equal(reduced(Op::PRODUCT), stacked.prod(0));
+  expect_equal(reduced(Op::MIN), stacked.amin(0));
+  expect_equal(reduced(Op::MAX), stacked.amax(0));
+  Tensors scaled{of(rank(), {7}, at::kDouble)};
+  group_->allreduce(scaled, {.reduceOp = c10d::makeNCCLPreMulSum(0.5)})->wait();
+  expect_equal(scaled[0], stacked.sum(0) * 0.5);
+}
+
+TEST_F(C10dBackendTest, AllreduceTakesAnyDenseTensor) {
+  const auto sum_of = [&](const auto& make_tensor) {
+    at::Tensor sum = make_tensor(0).clone();
+    for (int r = 1; r < size(); ++r) sum += make_tensor(r);
+    return sum;
+  };
+  const auto transposed = [&](int r) { return of(r, {3, 4}).t(); };
+  const auto complex = [&](int r) { return at::complex(of(r, {6}), -of(r, {6})); };
+  const auto scalar = [&](int r) { return of(r, {1}).squeeze(0); };
+  const auto empty = [&](int r) { return of(r, {0}); };
+  for (const std::function<at::Tensor(int)>& make_tensor :
+       std::initializer_list<std::function<at::Tensor(int)>>{transposed, complex, scalar, empty}) {
+    Tensors tensors{make_tensor(rank())};
+    group_->allreduce(tensors)->wait();
+    expect_equal(tensors[0], sum_of(make_tensor));
+  }
+  Tensors several{of(rank(), {3}), of(rank(), {2, 2})};
+  group_->allreduce_coalesced(several)->wait();
+  expect_equal(several[0], sum_of([&](int r) { return of(r, {3}); }));
+  expect_equal(several[1], sum_of([&](int r) { return of(r, {2, 2}); }));
+}
+
+TEST_F(C10dBackendTest, BroadcastMovesEveryDtypeFromEveryRoot) {
+  for (const at::ScalarType type : {at::kFloat, at::kBool, at::kUInt16, at::kComplexDouble}) {
+    for (int root = 0; root < size(); ++root) {
+      Tensors tensors{of(rank(), {5}, at::kInt).to(type)};
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      group_->broadcast(tensors, options)->wait();
+      expect_equal(tensors[0], of(root, {5}, at::kInt).to(type));
+    }
+  }
+}
+
+TEST_F(C10dBackendTest, ReduceGivesTheRootTheResult) {
+  for (int root = 0; root < size(); ++root) {
+    Tensors tensors{of(rank(), {6})};
+    c10d::ReduceOptions options;
+    options.rootRank = root;
+    group_->reduce(tensors, options)->wait();
+    at::Tensor expected = of(rank(), {6});
+    for (int r = 0; r < size() && rank() == root; ++r) {
+      if (r != root) expected += of(r, {6});
+    }
+    expect_equal(tensors[0], expected);
+  }
+}
+
+TEST_F(C10dBackendTest, AllgatherInBothForms) {
+  for (const at::ScalarType type : {at::kFloat, at::kUInt16}) {
+    const auto input_of = [&](int r) { return of(r, {2, 3}, at::kInt).to(type); };
+    std::vector<Tensors> outputs(1);
+    for (int r = 0; r < size(); ++r) outputs[0].push_back(at::zeros({3, 2}, type).t());
+    Tensors inputs{input_of(rank())};
+    group_->allgather(outputs, inputs)->wait();
+    at::Tensor output = at::zeros({size() * 2, 3}, type);
+    group_->_allgather_base(output, inputs[0])->wait();
+    for (int r = 0; r < size(); ++r) {
+      expect_equal(outputs[0][static_cast<std::size_t>(r)], input_of(r));
+      expect_equal(output.narrow(0, 2 * r, 2), input_of(r));
+    }
+  }
+  Tensors inputs{of(rank(), {2}), of(rank(), {3})};
+  Tensors outputs{at::zeros({2 * size()}), at::zeros({3 * size()})};
+  group_->allgather_into_tensor_coalesced(outputs, inputs)->wait();
+  for (int r = 0; r < size(); ++r) {
+    expect_equal(outputs[0].narrow(0, 2 * r, 2), of(r, {2}));
+    expect_equal(outputs[1].narrow(0, 3 * r, 3), of(r, {3}));
+  }
+}
+
+TEST_F(C10dBackendTest, ReduceScatterInBothForms) {
+  const auto input_of = [&](int r) { return of(r, {size(), 5}); };
+  at::Tensor sum = at::zeros({size(), 5});
+  for (int r = 0; r < size(); ++r) sum += input_of(r);
+  at::Tensor whole = input_of(rank());
+  at::Tensor output = at::zeros({5});
+  group_->_reduce_scatter_base(output, whole)->wait();
+  expect_equal(output, sum[rank()]);
+  std::vector<Tensors> inputs(1);
+  for (int r = 0; r < size(); ++r) inputs[0].push_back(whole[r].clone());
+  Tensors outputs{at::zeros({5})};
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = Op::AVG;
+  group_->reduce_scatter(outputs, inputs, options)->wait();
+  EXPECT_TRUE(at::allclose(outputs[0], sum[rank()] / size()));
+  expect_equal(whole, input_of(rank()));
+  Tensors several_in{whole, whole * 2};
+  Tensors several_out{at::zeros({5}), at::zeros({5})};
+  group_->reduce_scatter_tensor_coalesced(several_out, several_in)->wait();
+  expect_equal(several_out[1], 2 * sum[rank()]);
+}
+
+// Rank s sends s + r rows to rank r.
+TEST_F(C10dBackendTest, AlltoallInBothForms) {
+  for (const at::ScalarType type : {at::kFloat, at::kUInt16}) {
+    const auto rows = [&](int from, int to) {
+      return (at::arange((from + to) * 2, at::kInt) + 10 * from + to).to(type).view({-1, 2});
+    };
+    Tensors sent, expected, received;
+    std::vector<std::int64_t> input_splits, output_splits;
+    for (int r = 0; r < size(); ++r) {
+      sent.push_back(rows(rank(), r));
+      expected.push_back(rows(r, rank()));
+      received.push_back(at::zeros({r + rank(), 2}, type));
+      input_splits.push_back(rank() + r);
+      output_splits.push_back(r + rank());
+    }
+    const at::Tensor all_expected = at::cat(expected);
+    at::Tensor output = at::zeros_like(all_expected);
+    at::Tensor input = at::cat(sent);
+    group_->alltoall_base(output, input, output_splits, input_splits)->wait();
+    expect_equal(output, all_expected);
+    group_->alltoall(received, sent)->wait();
+    for (std::size_t r = 0; r < received.size(); ++r) expect_equal(received[r], expected[r]);
+  }
+  at::Tensor even = at::arange(size() * 3) + 100 * rank();
+  at::Tensor output = at::zeros_like(even);
+  std::vector<std::int64_t> none;
+  group_->alltoall_base(output, even, none, none)->wait();
+  for (int r = 0; r < size(); ++r) {
+    expect_equal(output.narrow(0, 3 * r, 3), at::arange(3 * rank(), 3 * rank() + 3) + 100 * r);
+  }
+}
+
+TEST_F(C10dBackendTest, GatherAndScatterOfEveryRoot) {
+  for (int root = 0; root < size(); ++root) {
+    std::vector<Tensors> gathered;
+    std::vector<Tensors> scattered;
+    if (rank() == root) {
+      gathered.emplace_back();
+      scattered.emplace_back();
+      for (int r = 0; r < size(); ++r) {
+        gathered[0].push_back(at::zeros({3}));
+        scattered[0].push_back(of(r, {4}) + root);
+      }
+    }
+    Tensors input{of(rank(), {3})};
+    Tensors output{at::zeros({4})};
+    c10d::GatherOptions gather;
+    gather.rootRank = root;
+    c10d::ScatterOptions scatter;
+    scatter.rootRank = root;
+    const auto first = group_->gather(gathered, input, gather);
+    const auto second = group_->scatter(output, scattered, scatter);
+    second->wait();
+    first->wait();
+    expect_equal(output[0], of(rank(), {4}) + root);
+    for (int r = 0; r < size() && rank() == root; ++r) {
+      expect_equal(gathered[0][static_cast<std::size_t>(r)], of(r, {3}));
+    }
+  }
+}
+
+TEST_F(C10dBackendTest, MessagesAreMatchedByTag) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  Tensors first{of(rank(), {4})};
+  Tensors second{of(rank(), {100'000})};
+  const auto sent_first = group_->send(first, next, 1);
+  const auto sent_second = group_->send(second, next, 2);
+  Tensors long_one{at::zeros({100'000})};
+  Tensors short_one{at::zeros({4})};
+  const auto received = group_->recvAnysource(long_one, 2);
+  received->wait();
+  EXPECT_EQ(received->sourceRank(), previous);
+  group_->recv(short_one, previous, 1)->wait();
+  sent_first->wait();
+  sent_second->wait();
+  expect_equal(long_one[0], of(previous, {100'000}));
+  expect_equal(short_one[0], of(previous, {4}));
+}
+
+TEST_F(C10dBackendTest, CoalescedCallsAreOneWork) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  Tensors sent{of(rank(), {50'000})};
+  Tensors received{at::zeros({50'000})};
+  Tensors sum{of(rank(), {3})};
+  group_->startCoalescing();
+  group_->recv(received, previous, 0);
+  group_->send(sent, next, 0);
+  group_->allreduce(sum);
+  const auto work = group_->endCoalescing();
+  EXPECT_TRUE(work->wait());
+  EXPECT_EQ(work->result().size(), 2U);
+  expect_equal(received[0], of(previous, {50'000}));
+  at::Tensor expected = of(0, {3});
+  for (int r = 1; r < size(); ++r) expected += of(r, {3});
+  expect_equal(sum[0], expected);
+  EXPECT_THROW(group_->endCoalescing(), InvalidArgument);
+}
+
+TEST_F(C10dBackendTest, MonitoredBarrierNamesWhoIsMissing) {
+  c10d::BarrierOptions options;
+  group_->monitoredBarrier(options);
+  if (size() < 3) GTEST_SKIP() << "the rest: two ranks are missing";
+  options.timeout = 200ms;
+  for (const bool waits_for_all : {false, true}) {
+    if (rank() == 0) {
+      const std::string text =
+          text_thrown_by<TimeoutError>([&] { group_->monitoredBarrier(options, waits_for_all); });
+      expect_contains(text, waits_for_all ? "ranks 1, 2" : "rank 1 did not come within 200 ms");
+    } else if (rank() > 2) {
+      EXPECT_THROW(group_->monitoredBarrier(options, waits_for_all), TimeoutError);
+    }
+    barrier();
+  }
+}
+
+TEST_F(C10dBackendTest, FuturesAreCompletedWithoutAWait) {
+  std::vector<c10::intrusive_ptr<c10::ivalue::Future>> futures;
+  Tensors all;
+  for (int i = 0; i < 5; ++i) {
+    Tensors one{at::full({3}, rank() + i)};
+    all.push_back(one[0]);
+    futures.push_back(group_->allreduce(one)->getFuture());
+  }
+  for (int i = 0; i < 5; ++i) {
+    auto& future = futures[static_cast<std::size_t>(i)];
+    future->waitAndThrow();
+    const double sum = size() * (size() - 1) / 2.0 + i * size();
+    const auto result = future->value().toTensorVector();
+    ASSERT_EQ(result.size(), 1U);
+    expect_equal(result[0], at::full({3}, sum, at::kLong));
+  }
+}
+
+TEST_F(C10dBackendTest, WorksThatWaitInVainGoOn) {
+  if (size() == 1) GTEST_SKIP() << "one rank waits for nobody";
+  Tensors tensors{of(rank(), {3})};
+  if (is_last()) {
+    barrier();  // of the world
+    group_->allreduce(tensors)->wait();
+  } else {
+    const auto work = group_->allreduce(tensors);
+    EXPECT_FALSE(work->isCompleted());
+    EXPECT_THROW(work->wait(20ms), TimeoutError);
+    barrier();
+    EXPECT_TRUE(work->wait());
+    EXPECT_TRUE(work->isCompleted());
+    EXPECT_TRUE(work->isSuccess());
+  }
+  at::Tensor sum = of(0, {3});
+  for (int r = 1; r < size(); ++r) sum += of(r, {3});
+  expect_equal(tensors[0], sum);
+}
+
+TEST_F(C10dBackendTest, GroupsOfSomeRanks) {
+  std::vector<int> own;
+  for (int r = rank() % 2; r < size(); r += 2) own.push_back(r);
+  for (const BackendPointer& group :
+       {make("halves" + std::to_string(rank() % 2), own),
+        group_->split(
+            c10::make_intrusive<c10d::PrefixStore>("split" + std::to_string(rank() % 2), store_),
+            own, nullptr)}) {
+    EXPECT_EQ(group->getSize(), static_cast<int>(own.size()));
+    EXPECT_EQ(group->getRank(), rank() / 2);
+    Tensors tensors{of(rank(), {3})};
+    c10d::BroadcastOptions options;
+    options.rootRank = group->getSize() - 1;
+    group->broadcast(tensors, options)->wait();
+    expect_equal(tensors[0], of(own.back(), {3}));
+    group->shutdown();
+    EXPECT_THROW(group->broadcast(tensors, options), ShutdownError);
+  }
+}
+
+TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
+  const auto text = [](const auto& call) { return text_thrown_by<InvalidArgument>(call); };
+  Tensors two{at::ones({2}), at::ones({2})};
+  expect_contains(text([&] { group_->allreduce(two); }), "there are 2 tensors. Pass one");
+  Tensors gaps{at::ones({4, 4}).narrow(1, 0, 2)};
+  expect_contains(text([&] { group_->allreduce(gaps); }), "gaps");
+  Tensors odd{at::ones({3}).to(at::kUInt16)};
+  expect_contains(text([&] { group_->allreduce(odd); }), "UInt16 cannot be reduced");
+  Tensors ints{at::ones({3}, at::kInt)};
+  expect_contains(text([&] { group_->allreduce(ints, {.reduceOp = Op::BAND}); }),
+                  "does not have this reduction");
+  at::Tensor output = at::ones({3 * size() + 1});
+  expect_contains(text([&] { group_->_allgather_base(output, ints[0]); }), "parts of all ranks");
+  c10d::BroadcastOptions options;
+  options.rootRank = size();
+  expect_contains(text([&] { group_->broadcast(ints, options); }), "is not in the process group");
+  if (size() > 1) {
+    EXPECT_THROW(make("descends", {1, 0}), InvalidArgument);
+  }
+  group_->barrier()->wait();  // the group is as usable as before
+}
+
+TEST_F(C10dBackendTest, ACallInAnotherOrderIsAnErrorOnAllRanks) {
+  if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
+  Tensors tensors{of(rank(), {4})};
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  const BackendPointer group = make("disagree", all);
+  const auto call = [&] {
+    if (is_last()) {
+      group->barrier()->wait();
+    } else {
+      group->allreduce(tensors)->wait();
+    }
+  };
+  const std::string text = text_thrown_by<MismatchError>(call);
+  expect_contains(text, "barrier");
+  expect_contains(text, "allreduce (Sum) of 4 elements of float32");
+}
+
+}  // namespace kolo::test::c10d_backend_test
