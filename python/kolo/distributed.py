@@ -8,6 +8,8 @@ LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, each where it is absent, so that 
 to. Without mpirun there is one rank, and the environment stays as it is.
 """
 
+import atexit
+import multiprocessing
 import os
 import socket
 
@@ -15,7 +17,7 @@ import torch.distributed
 
 from . import _kolo
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "SLURM_PROCID")
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, or by srun
 
 
 def _free_port():
@@ -51,8 +53,10 @@ def _make_backend(options, _):
     return _kolo.make_c10d_backend(options.store, ranks, options.timeout)
 
 
-_kolo.init()
-torch.distributed.Backend.register_backend("kolo", _make_backend, extended_api=True,
-                                           devices=["cpu", "cuda"])
-if any(name in os.environ for name in _LAUNCHED):
-    _describe_ranks()
+torch.distributed.Backend.register_backend("kolo", _make_backend, extended_api=True, devices=["cpu"])
+# A worker of multiprocessing, as of a DataLoader, imports the program again and is no rank.
+if multiprocessing.parent_process() is None:
+    _kolo.init()
+    atexit.register(_kolo.shutdown)  # while there is an interpreter
+    if any(name in os.environ for name in _LAUNCHED):
+        _describe_ranks()

@@ -19,10 +19,9 @@ using WithoutLock = py::call_guard<py::gil_scoped_release>;
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                std::vector<int> ranks,
-                                               std::chrono::duration<float> timeout) {
-  return kolo::extras::make_c10d_backend(
-      kolo::Runtime::current(), store, std::move(ranks),
-      std::chrono::duration_cast<std::chrono::milliseconds>(timeout));
+                                               std::chrono::milliseconds timeout) {
+  return kolo::extras::make_c10d_backend(kolo::Runtime::current(), store, std::move(ranks),
+                                         timeout);
 }
 
 }  // namespace
@@ -35,7 +34,6 @@ PYBIND11_MODULE(_kolo, module) {
   module.def("local_rank", &kolo::local_rank);
   module.def("local_size", &kolo::local_size);
   module.def("cross_size", &kolo::cross_size);
-  module.def("build_info", &kolo::build_info);
   module.def(
       "broadcast_text",
       [](std::string text) { return kolo::broadcast_object(std::move(text), 0); }, WithoutLock());

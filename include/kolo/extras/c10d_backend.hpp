@@ -16,15 +16,16 @@ namespace kolo::extras {
 /// whose operations are matched by order (Matching::ByOrder): nothing is negotiated. Whatever takes
 /// a c10d::Backend then runs on Kolo: c10d::ProcessGroup, its Reducer, torch.distributed.
 ///
-/// Collective over `ranks`, and blocking. Tensors are dense, on the CPU or a CUDA device. Data move
-/// in every dtype; sums, averages, products, minima and maxima take Kolo's dtypes, sums and
-/// averages complex ones, too. Tensors of a collective must have the same number of elements on all
-/// ranks unless c10d says otherwise. What is not here throws what c10d throws.
+/// Collective over `ranks`, and blocking. Tensors are strided, on the CPU; those that are not
+/// contiguous are copied. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX,
+/// PREMUL_SUM) take Kolo's dtypes. Gathers, scatters and monitored barriers are messages, which
+/// wait for ranks that call something else until the deadline. What is not here throws what c10d
+/// throws.
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by a thread that the
-/// backend starts when it is first asked for one. Backend::shutdown() removes the process set:
-/// collective and blocking. Without it the set stays until `runtime` ends, before which the backend
-/// and its works must be destroyed.
+/// backend starts when it is first asked for one; they need MPI_THREAD_MULTIPLE.
+/// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
+/// until `runtime` ends.
 ///
 /// @param store shared by the ranks, with a prefix of its own, as c10d gives each group
 /// @param ranks world ranks, ascending, this rank among them

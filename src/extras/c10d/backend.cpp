@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/messages.hpp"
+#include "kolo/torch/tensor_types.hpp"
 
 namespace kolo::c10d_backend {
 namespace {
@@ -48,11 +50,14 @@ class StoreOfC10d final : public Store {
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 
-AllreduceOptions reduction_of(const c10d::ReduceOp& op, const char* operation) {
+/// Sums and products of truth values are what c10d's NCCL makes of them: or, and.
+AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor,
+                              const char* operation) {
+  const bool is_truth = tensor.scalar_type() == at::kBool;
   switch (op) {
-    case c10d::ReduceOp::SUM: return {.op = ReduceOp::Sum};
+    case c10d::ReduceOp::SUM: return {.op = is_truth ? ReduceOp::Max : ReduceOp::Sum};
     case c10d::ReduceOp::AVG: return {.op = ReduceOp::Average};
-    case c10d::ReduceOp::PRODUCT: return {.op = ReduceOp::Product};
+    case c10d::ReduceOp::PRODUCT: return {.op = is_truth ? ReduceOp::Min : ReduceOp::Product};
     case c10d::ReduceOp::MIN: return {.op = ReduceOp::Min};
     case c10d::ReduceOp::MAX: return {.op = ReduceOp::Max};
     case c10d::ReduceOp::PREMUL_SUM: {
@@ -71,9 +76,8 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const char* operation) {
 
 class Backend final : public c10d::Backend {
  public:
-  Backend(Runtime& runtime, ProcessSet& set, milliseconds timeout)
+  Backend(ProcessSet& set, milliseconds timeout)
       : c10d::Backend(set.rank(), set.size()),
-        runtime_(runtime),
         set_(set.shared_from_this()),
         options_(c10::make_intrusive<Options>("kolo", timeout)) {
     init();
@@ -85,191 +89,208 @@ class Backend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // operations are counted from the start
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void shutdown() override {
-    if (const auto set = std::exchange(set_, nullptr)) runtime_.remove_process_set(*set);
+    const auto set = std::exchange(set_, nullptr);
+    try {
+      if (set != nullptr) set->runtime().remove_process_set(*set);
+    } catch (const Error&) {  // other ranks have ended, or the Runtime, and the set with it
+    }
   }
 
-  bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override {
+    if (std::ranges::find(ranks, rank_) == ranks.end()) return nullptr;
     std::vector<int> members;
     for (const int rank : ranks) members.push_back(world_rank(rank));
-    return extras::make_c10d_backend(runtime_, store, std::move(members),
+    return extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
                                      options ? options->timeout : options_->timeout);
   }
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    at::Tensor& tensor = the_only(tensors, "broadcast");
-    return make_work({.type = OpType::BROADCAST,
-                      .title = "kolo:broadcast",
-                      .handles = one(broadcast_async(view_to_move(tensor, "broadcast"),
-                                                     world_rank(options.rootRank),
-                                                     of(options.timeout, tensors))),
-                      .outputs = tensors});
+    Memory memory("broadcast");
+    const at::Tensor used = memory.in_place(the_only(tensors, "broadcast"));
+    return make_work(
+        {.type = OpType::BROADCAST,
+         .title = "kolo:broadcast",
+         .handles = one(broadcast_async(view_to_move(used), world_rank(options.rootRank),
+                                        of(options.timeout, {used}))),
+         .inputs = tensors,
+         .outputs = tensors,
+         .finish = memory.copy_out()});
   }
 
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     the_only(tensors, "allreduce");
-    return reduce_all(tensors, options, OpType::ALLREDUCE, "kolo:all_reduce");
+    return reduce_all(tensors, options, OpType::ALLREDUCE);
   }
 
   WorkPointer allreduce_coalesced(Tensors& tensors,
                                   const c10d::AllreduceCoalescedOptions& options) override {
-    return reduce_all(tensors, options, OpType::ALLREDUCE_COALESCED, "kolo:all_reduce");
+    return reduce_all(tensors, options, OpType::ALLREDUCE_COALESCED);
   }
 
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    Memory memory("reduce");
     const at::Tensor& tensor = the_only(tensors, "reduce");
+    const bool is_root = options.rootRank == rank_;
+    const at::Tensor used = is_root ? memory.in_place(tensor) : memory.input(tensor);
     // Other ranks' tensors stay as they are.
-    const at::Tensor result = options.rootRank == rank_ ? tensor : at::empty_like(tensor);
-    AllreduceOptions reduction = reduction_of(options.reduceOp, "reduce");
-    complete(reduction, options.timeout, {tensor, result});
+    const at::Tensor result = is_root ? used : at::empty_like(used);
+    AllreduceOptions reduction = reduction_of(options.reduceOp, tensor, "reduce");
+    complete(reduction, options.timeout, {used, result});
     return make_work({.type = OpType::REDUCE,
                       .title = "kolo:reduce",
-                      .handles = one(allreduce_async(view_to_reduce(tensor, "reduce"),
+                      .handles = one(allreduce_async(view_to_reduce(used, "reduce"),
                                                      view_to_reduce(result, "reduce"), reduction)),
-                      .outputs = tensors});
+                      .inputs = tensors,
+                      .outputs = tensors,
+                      .finish = memory.copy_out()});
   }
 
   WorkPointer allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& options) override {
     const at::Tensor& input = the_only(inputs, "allgather");
     require_lists(outputs, "allgather");
-    auto all = std::make_shared<Joined>(outputs.front(), "allgather");
-    return make_work({.type = OpType::ALLGATHER,
-                      .title = "kolo:all_gather",
-                      .handles = one(gather_to(all->flat(), all->counts(), input, options.timeout)),
-                      .outputs = outputs.front(),
-                      .finish = [all] { all->copy_out(); }});
+    Memory memory("allgather");
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& output : outputs.front()) counts.push_back(output.numel());
+    const at::Tensor all = memory.outputs(outputs.front());
+    return make_work(
+        {.type = OpType::ALLGATHER,
+         .title = "kolo:all_gather",
+         .handles = one(gather_to(all, std::move(counts), memory.input(input), options.timeout)),
+         .inputs = inputs,
+         .outputs = outputs.front(),
+         .finish = memory.copy_out()});
   }
 
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override {
-    return make_work({.type = OpType::_ALLGATHER_BASE,
-                      .title = "kolo:_all_gather_base",
-                      .handles = one(gather_evenly(output, input, options.timeout)),
-                      .outputs = {output}});
+    Tensors outputs{output};
+    Tensors inputs{input};
+    return gather_evenly(outputs, inputs, options, OpType::_ALLGATHER_BASE,
+                         "kolo:_all_gather_base");
   }
 
   WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) override {
-    std::vector<Handle> handles;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      handles.push_back(gather_evenly(outputs[i], inputs.at(i), options.timeout));
-    }
-    return make_work({.type = OpType::COALESCED,
-                      .title = "kolo:all_gather_into_tensor_coalesced",
-                      .handles = std::move(handles),
-                      .outputs = outputs});
+    return gather_evenly(outputs, inputs, options, OpType::COALESCED,
+                         "kolo:all_gather_into_tensor_coalesced");
   }
 
   WorkPointer reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                              const c10d::ReduceScatterOptions& options) override {
-    at::Tensor& output = the_only(outputs, "reduce_scatter");
+    the_only(outputs, "reduce_scatter");
     require_lists(inputs, "reduce_scatter");
-    const Joined all(inputs.front(), "reduce_scatter");
-    all.copy_in();
-    return make_work({.type = OpType::REDUCE_SCATTER,
-                      .title = "kolo:reduce_scatter",
-                      .handles = one(scatter_evenly(output, all.flat(), options)),
-                      .outputs = outputs});
+    Tensors all{Memory("reduce_scatter").inputs(inputs.front())};
+    return scatter_evenly(outputs, all, options, OpType::REDUCE_SCATTER, "kolo:reduce_scatter");
   }
 
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override {
-    return make_work({.type = OpType::_REDUCE_SCATTER_BASE,
-                      .title = "kolo:_reduce_scatter_base",
-                      .handles = one(scatter_evenly(output, input, options)),
-                      .outputs = {output}});
+    Tensors outputs{output};
+    Tensors inputs{input};
+    return scatter_evenly(outputs, inputs, options, OpType::_REDUCE_SCATTER_BASE,
+                          "kolo:_reduce_scatter_base");
   }
 
   WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) override {
-    std::vector<Handle> handles;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      handles.push_back(scatter_evenly(outputs[i], inputs.at(i), options));
-    }
-    return make_work({.type = OpType::COALESCED,
-                      .title = "kolo:reduce_scatter_tensor_coalesced",
-                      .handles = std::move(handles),
-                      .outputs = outputs});
+    return scatter_evenly(outputs, inputs, options, OpType::COALESCED,
+                          "kolo:reduce_scatter_tensor_coalesced");
   }
 
   WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
                             std::vector<std::int64_t>& output_splits,
                             std::vector<std::int64_t>& input_splits,
                             const c10d::AllToAllOptions& options) override {
-    return make_work({.type = OpType::ALLTOALL_BASE,
-                      .title = "kolo:all_to_all",
-                      .handles = one(exchange(output, elements_of(output, output_splits), input,
-                                              elements_of(input, input_splits), options.timeout)),
-                      .outputs = {output}});
+    Memory memory("alltoall");
+    const auto received = elements_of(output, output_splits);
+    const auto sent = elements_of(input, input_splits);
+    const at::Tensor room = memory.output(output);
+    return make_work(
+        {.type = OpType::ALLTOALL_BASE,
+         .title = "kolo:all_to_all",
+         .handles = one(exchange(room, received, memory.input(input), sent, options.timeout)),
+         .inputs = {input},
+         .outputs = {output},
+         .finish = memory.copy_out()});
   }
 
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
                        const c10d::AllToAllOptions& options) override {
     require_count(outputs.size(), size_, "alltoall");
     require_count(inputs.size(), size_, "alltoall");
-    const auto received = std::make_shared<Joined>(outputs, "alltoall");
-    const Joined sent(inputs, "alltoall");
-    sent.copy_in();
-    return make_work({.type = OpType::ALLTOALL,
-                      .title = "kolo:all_to_all",
-                      .handles = one(exchange(received->flat(), received->counts(), sent.flat(),
-                                              sent.counts(), options.timeout)),
-                      .outputs = outputs,
-                      .finish = [received] { received->copy_out(); }});
+    Memory memory("alltoall");
+    std::vector<std::int64_t> received;
+    std::vector<std::int64_t> sent;
+    for (const at::Tensor& output : outputs) received.push_back(output.numel());
+    for (const at::Tensor& input : inputs) sent.push_back(input.numel());
+    const at::Tensor room = memory.outputs(outputs);
+    return make_work(
+        {.type = OpType::ALLTOALL,
+         .title = "kolo:all_to_all",
+         .handles = one(exchange(room, received, memory.inputs(inputs), sent, options.timeout)),
+         .inputs = inputs,
+         .outputs = outputs,
+         .finish = memory.copy_out()});
   }
+
+  // Gathers, scatters and monitored barriers are messages. Their tags are counted first, so that
+  // the ranks' counts stay alike where one of them throws.
 
   WorkPointer gather(std::vector<Tensors>& outputs, Tensors& inputs,
                      const c10d::GatherOptions& options) override {
-    const at::Tensor& input = the_only(inputs, "gather");
     const std::int64_t tag = next_own_tag();
-    OperationWork::Parts parts{.type = OpType::GATHER, .title = "kolo:gather"};
+    Memory memory("gather");
+    const at::Tensor& input = the_only(inputs, "gather");
+    OperationWork::Parts parts{.type = OpType::GATHER, .title = "kolo:gather", .inputs = inputs};
     if (options.rootRank != rank_) {
-      parts.handles.push_back(send_to(options.rootRank, input, tag, options.timeout));
+      parts.handles = one(send_to(options.rootRank, memory.input(input), tag, options.timeout));
       return make_work(std::move(parts));
     }
     require_lists(outputs, "gather");
     parts.outputs = outputs.front();
+    copy_own(outputs.front()[static_cast<std::size_t>(rank_)], input);
     for (int other = 0; other < size_; ++other) {
-      at::Tensor& output = outputs.front()[static_cast<std::size_t>(other)];
-      if (other == rank_) {
-        copy(output, input);
-      } else {
-        parts.handles.push_back(receive_from(other, output, tag, options.timeout));
-      }
+      if (other == rank_) continue;
+      const at::Tensor room = memory.output(outputs.front()[static_cast<std::size_t>(other)]);
+      parts.handles.push_back(receive_from(other, room, tag, options.timeout));
     }
+    parts.finish = memory.copy_out();
     return make_work(std::move(parts));
   }
 
   WorkPointer scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const c10d::ScatterOptions& options) override {
-    at::Tensor& output = the_only(outputs, "scatter");
     const std::int64_t tag = next_own_tag();
+    Memory memory("scatter");
+    const at::Tensor& output = the_only(outputs, "scatter");
     OperationWork::Parts parts{
         .type = OpType::SCATTER, .title = "kolo:scatter", .outputs = outputs};
     if (options.rootRank != rank_) {
-      parts.handles.push_back(receive_from(options.rootRank, output, tag, options.timeout));
+      const at::Tensor room = memory.output(output);
+      parts.handles = one(receive_from(options.rootRank, room, tag, options.timeout));
+      parts.finish = memory.copy_out();
       return make_work(std::move(parts));
     }
     require_lists(inputs, "scatter");
+    parts.inputs = inputs.front();
+    copy_own(output, inputs.front()[static_cast<std::size_t>(rank_)]);
     for (int other = 0; other < size_; ++other) {
-      const at::Tensor& input = inputs.front()[static_cast<std::size_t>(other)];
-      if (other == rank_) {
-        copy(output, input);
-      } else {
-        parts.handles.push_back(send_to(other, input, tag, options.timeout));
-      }
+      if (other == rank_) continue;
+      const at::Tensor input = memory.input(inputs.front()[static_cast<std::size_t>(other)]);
+      parts.handles.push_back(send_to(other, input, tag, options.timeout));
     }
     return make_work(std::move(parts));
   }
 
   WorkPointer send(Tensors& tensors, int to, int tag) override {
-    return make_work(
-        {.type = OpType::SEND,
-         .title = "kolo:send",
-         .handles = one(send_to(to, the_only(tensors, "send"), tag, c10d::kUnsetTimeout))});
+    const at::Tensor input = Memory("send").input(the_only(tensors, "send"));
+    return make_work({.type = OpType::SEND,
+                      .title = "kolo:send",
+                      .handles = one(send_to(to, input, tag, c10d::kUnsetTimeout)),
+                      .inputs = tensors});
   }
 
   WorkPointer recv(Tensors& tensors, int from, int tag) override {
@@ -294,52 +315,50 @@ class Backend final : public c10d::Backend {
     return make_work(std::move(parts));
   }
 
-  // The others tell the first rank that they have come, and wait for its answer: so it alone knows
-  // who is missing.
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool waits_for_all) override {
-    const std::int64_t tag = next_own_tag();
-    at::Tensor token = at::zeros({1}, at::kByte);
-    const milliseconds timeout = deadline_of(options.timeout);
-    const auto until = std::chrono::steady_clock::now() + timeout;
-    if (rank_ != 0) {
-      send_to(0, token, tag, timeout).wait();
-      receive_from(0, token, tag, timeout).wait();
-      return;
-    }
-    std::string missing;
-    for (int other = 1; other < size_; ++other) {
-      try {
-        const auto left =
-            std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
-        receive_from(other, token, tag, std::max(left, milliseconds{1})).wait();
-      } catch (const TimeoutError&) {
-        missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-        if (!waits_for_all) break;
-      }
-    }
-    if (!missing.empty()) {
-      throw TimeoutError("monitored barrier: rank" + std::string(waits_for_all ? "s " : " ") +
-                         missing + " did not come within " + std::to_string(timeout.count()) +
-                         " ms.");
-    }
-    for (int other = 1; other < size_; ++other) send_to(other, token, tag, timeout).wait();
-  }
-
   WorkPointer barrier(const c10d::BarrierOptions& options) override {
     return make_work({.type = OpType::BARRIER,
                       .title = "kolo:barrier",
                       .handles = one(barrier_async(of(options.timeout, {})))});
   }
 
+  // The others tell the first rank that they have come, and wait for its answer: so it alone knows
+  // who is missing.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool waits_for_all) override {
+    const std::int64_t tag = next_own_tag();
+    const milliseconds timeout = deadline_of(options.timeout);
+    const at::Tensor token = at::zeros({1}, at::kByte);
+    if (rank_ != 0) {
+      const std::string self = "Rank " + std::to_string(rank_);
+      try {
+        send_to(0, token, tag, timeout).wait();
+        receive_from(0, token, tag, timeout).wait();
+      } catch (const Error& error) {
+        throw TimeoutError(self +
+                           " successfully reached monitoredBarrier, but received errors "
+                           "while waiting for send/recv from rank 0: " +
+                           error.what());
+      }
+      return;
+    }
+    const std::vector<int> missing = find_missing(token, tag, timeout, waits_for_all);
+    if (!missing.empty()) {
+      std::string text = missing.size() == 1 ? "Rank " : "Ranks ";
+      for (const int rank : missing) {
+        text += (rank == missing.front() ? "" : ", ") + std::to_string(rank);
+      }
+      throw TimeoutError(text + " failed to pass monitoredBarrier in " +
+                         std::to_string(timeout.count()) + " ms");
+    }
+    for (int other = 1; other < size_; ++other) send_to(other, token, tag, timeout).wait();
+  }
+
  private:
   int world_rank(std::int64_t rank) const {
     const ProcessSet& set = open_set();
-    if (rank < 0 || rank >= size_) {
-      throw InvalidArgument("rank " + std::to_string(rank) +
-                            " is not in the process group, which has " + std::to_string(size_) +
-                            " ranks");
-    }
-    return set.ranks()[static_cast<std::size_t>(rank)];
+    if (rank >= 0 && rank < size_) return set.ranks()[static_cast<std::size_t>(rank)];
+    throw InvalidArgument("rank " + std::to_string(rank) +
+                          " is not in the process group, which has " + std::to_string(size_) +
+                          " ranks");
   }
 
   ProcessSet& open_set() const {
@@ -370,9 +389,10 @@ class Backend final : public c10d::Backend {
     return handles;
   }
 
-  static void copy(const at::Tensor& to, const at::Tensor& from) {
+  /// This rank's own part of a gather or a scatter.
+  static void copy_own(const at::Tensor& to, const at::Tensor& from) {
     const at::NoGradGuard no_grad;
-    to.copy_(from.view_as(to));
+    to.copy_(from.reshape(to.sizes()));
   }
 
   WorkPointer make_work(OperationWork::Parts parts) {
@@ -392,102 +412,138 @@ class Backend final : public c10d::Backend {
     require_count(lists.front().size(), size_, operation);
   }
 
-  WorkPointer reduce_all(const Tensors& tensors, const c10d::AllreduceOptions& options, OpType type,
-                         const char* title) {
-    AllreduceOptions reduction = reduction_of(options.reduceOp, "allreduce");
-    complete(reduction, options.timeout, tensors);
+  WorkPointer reduce_all(const Tensors& tensors, const c10d::AllreduceOptions& options,
+                         OpType type) {
+    Memory memory("allreduce");
+    Tensors used;
     std::vector<InputOutput> pairs;
     for (const at::Tensor& tensor : tensors) {
-      const TensorView view = view_to_reduce(tensor, "allreduce");
+      used.push_back(memory.in_place(tensor));
+      const TensorView view = view_to_reduce(used.back(), "allreduce");
       pairs.push_back({view, view});
     }
+    AllreduceOptions reduction = reduction_of(options.reduceOp, tensors.front(), "allreduce");
+    complete(reduction, options.timeout, used);
     return make_work({.type = type,
-                      .title = title,
+                      .title = "kolo:all_reduce",
                       .handles = one(grouped_allreduce_async(pairs, reduction)),
-                      .outputs = tensors});
+                      .inputs = tensors,
+                      .outputs = tensors,
+                      .finish = memory.copy_out()});
   }
 
-  /// Gathers `counts` elements of each rank.
+  /// Gathers `counts` elements of the ranks in contiguous memory.
   Handle gather_to(const at::Tensor& output, std::vector<std::int64_t> counts,
                    const at::Tensor& input, milliseconds timeout) {
-    if (input.numel() != counts[static_cast<std::size_t>(rank_)] ||
-        input.scalar_type() != output.scalar_type()) {
+    require_same_dtype(input, output, "allgather");
+    const std::int64_t own = counts[static_cast<std::size_t>(rank_)];
+    if (input.numel() != own) {
       throw InvalidArgument("allgather: the input has " + std::to_string(input.numel()) +
-                            " elements of " + c10::toString(input.scalar_type()) +
-                            ", this rank's output " +
-                            std::to_string(counts[static_cast<std::size_t>(rank_)]) + " of " +
-                            c10::toString(output.scalar_type()) + ". They must be equal.");
+                            " elements, this rank's output " + std::to_string(own) +
+                            ". They must be equal.");
     }
-    void* const place = view_to_move(output, "allgather").data;
     return allgather_async(
-        view_to_move(input, "allgather"),
-        [place](const std::vector<std::int64_t>&) { return place; }, of(timeout, {input, output}));
+        view_to_move(input),
+        [place = output.data_ptr(),
+         expected = rows_of(std::move(counts), output)](const std::vector<std::int64_t>& rows) {
+          if (rows == expected) return place;
+          throw MismatchError(
+              "allgather: the ranks' inputs do not have as many elements as the outputs have room "
+              "for. Pass outputs of the sizes of the inputs on all ranks.");
+        },
+        of(timeout, {input, output}));
   }
 
-  Handle gather_evenly(const at::Tensor& output, const at::Tensor& input, milliseconds timeout) {
-    require_multiple(output, input, "allgather");
-    return gather_to(output,
-                     std::vector<std::int64_t>(static_cast<std::size_t>(size_), input.numel()),
-                     input, timeout);
+  WorkPointer gather_evenly(Tensors& outputs, Tensors& inputs,
+                            const c10d::AllgatherOptions& options, OpType type, const char* title) {
+    require_pairs(outputs, inputs, "allgather");
+    Memory memory("allgather");
+    OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      require_multiple(outputs[i], inputs[i], "allgather");
+      const at::Tensor room = memory.output(outputs[i]);
+      parts.handles.push_back(gather_to(
+          room, std::vector<std::int64_t>(static_cast<std::size_t>(size_), inputs[i].numel()),
+          memory.input(inputs[i]), options.timeout));
+    }
+    parts.finish = memory.copy_out();
+    return make_work(std::move(parts));
   }
 
-  Handle scatter_evenly(const at::Tensor& output, const at::Tensor& input,
-                        const c10d::ReduceScatterOptions& options) {
-    require_multiple(input, output, "reduce_scatter");
-    AllreduceOptions reduction = reduction_of(options.reduceOp, "reduce_scatter");
-    complete(reduction, options.timeout, {input, output});
-    return reduce_scatter_async(view_to_reduce(input, "reduce_scatter"),
-                                view_to_reduce(output, "reduce_scatter"), reduction);
+  WorkPointer scatter_evenly(Tensors& outputs, Tensors& inputs,
+                             const c10d::ReduceScatterOptions& options, OpType type,
+                             const char* title) {
+    require_pairs(outputs, inputs, "reduce_scatter");
+    Memory memory("reduce_scatter");
+    OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      require_same_dtype(inputs[i], outputs[i], "reduce_scatter");
+      require_multiple(inputs[i], outputs[i], "reduce_scatter");
+      const at::Tensor from = memory.input(inputs[i]);
+      const at::Tensor to = memory.output(outputs[i]);
+      AllreduceOptions reduction = reduction_of(options.reduceOp, from, "reduce_scatter");
+      complete(reduction, options.timeout, {from, to});
+      parts.handles.push_back(reduce_scatter_async(
+          view_to_reduce(from, "reduce_scatter"), view_to_reduce(to, "reduce_scatter"), reduction));
+    }
+    parts.finish = memory.copy_out();
+    return make_work(std::move(parts));
+  }
+
+  static void require_pairs(const Tensors& outputs, const Tensors& inputs, const char* operation) {
+    if (outputs.size() == inputs.size()) return;
+    throw InvalidArgument(std::string(operation) + ": there are " + std::to_string(inputs.size()) +
+                          " inputs and " + std::to_string(outputs.size()) +
+                          " outputs. Pass as many.");
   }
 
   void require_multiple(const at::Tensor& whole, const at::Tensor& part,
                         const char* operation) const {
-    if (whole.numel() == part.numel() * size_ && whole.scalar_type() == part.scalar_type()) return;
-    throw InvalidArgument(
-        std::string(operation) + ": a rank's part has " + std::to_string(part.numel()) +
-        " elements of " + c10::toString(part.scalar_type()) + ", the tensor of all " +
-        std::to_string(size_) + " ranks has " + std::to_string(whole.numel()) + " of " +
-        c10::toString(whole.scalar_type()) + ". It must have the parts of all ranks.");
+    if (whole.numel() == part.numel() * size_) return;
+    throw InvalidArgument(std::string(operation) + ": a rank's part has " +
+                          std::to_string(part.numel()) + " elements, the tensor of all " +
+                          std::to_string(size_) + " ranks has " + std::to_string(whole.numel()) +
+                          ". It must have the parts of all ranks.");
   }
 
   /// How many elements rows of the first dimension are, by rank; no rows: equal parts.
   std::vector<std::int64_t> elements_of(const at::Tensor& tensor,
-                                        const std::vector<std::int64_t>& rows) const {
-    const std::int64_t row =
-        tensor.dim() > 0 && tensor.size(0) > 0 ? tensor.numel() / tensor.size(0) : 1;
-    std::vector<std::int64_t> elements;
-    for (const std::int64_t each : rows) elements.push_back(each * row);
-    if (rows.empty()) elements.assign(static_cast<std::size_t>(size_), tensor.numel() / size_);
-    require_count(elements.size(), size_, "alltoall");
-    if (std::accumulate(elements.begin(), elements.end(), std::int64_t{0}) != tensor.numel()) {
+                                        std::vector<std::int64_t> rows) const {
+    const std::int64_t all = tensor.dim() > 0 ? tensor.size(0) : 1;
+    if (rows.empty()) rows.assign(static_cast<std::size_t>(size_), all / size_);
+    require_count(rows.size(), size_, "alltoall");
+    if (std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) != all ||
+        std::ranges::min(rows) < 0) {
       throw InvalidArgument(
           "alltoall: the rows of the ranks are not those of the tensor, which has " +
-          std::to_string(tensor.dim() > 0 ? tensor.size(0) : 1));
+          std::to_string(all));
+    }
+    const std::int64_t row = all > 0 ? tensor.numel() / all : 0;
+    for (std::int64_t& each : rows) each *= row;
+    return rows;
+  }
+
+  /// Elements of a dtype that Kolo does not have are several rows, one for each byte.
+  static std::vector<std::int64_t> rows_of(std::vector<std::int64_t> elements,
+                                           const at::Tensor& tensor) {
+    if (!dtype_of(tensor.scalar_type())) {
+      for (std::int64_t& each : elements) each *= static_cast<std::int64_t>(tensor.itemsize());
     }
     return elements;
   }
 
   Handle exchange(const at::Tensor& output, const std::vector<std::int64_t>& received,
-                  const at::Tensor& input, std::vector<std::int64_t> sent, milliseconds timeout) {
-    const TensorView from = view_to_move(input, "alltoall");
-    const TensorView to = view_to_move(output, "alltoall");
-    // Elements of a dtype that Kolo does not have are several rows, one for each byte.
-    const auto scale = [](std::vector<std::int64_t> counts, const at::Tensor& tensor,
-                          const TensorView& view) {
-      const std::int64_t rows = tensor.numel() > 0 ? view.shape.front() / tensor.numel() : 1;
-      for (std::int64_t& count : counts) count *= rows;
-      return counts;
-    };
+                  const at::Tensor& input, const std::vector<std::int64_t>& sent,
+                  milliseconds timeout) {
+    require_same_dtype(input, output, "alltoall");
     return alltoall_async(
-        from, scale(std::move(sent), input, from),
-        [place = to.data,
-         expected = scale(received, output, to)](const std::vector<std::int64_t>& rows) {
-          if (rows != expected) {
-            throw MismatchError(
-                "alltoall: the others send another number of elements than the output has room "
-                "for. Pass the splits with which they send.");
-          }
-          return place;
+        view_to_move(input), rows_of(sent, input),
+        [place = output.data_ptr(),
+         expected = rows_of(received, output)](const std::vector<std::int64_t>& rows) {
+          if (rows == expected) return place;
+          throw MismatchError(
+              "alltoall: the others send another number of elements than the output has room for. "
+              "Pass the splits with which they send.");
         },
         of(timeout, {input, output}));
   }
@@ -496,38 +552,58 @@ class Backend final : public c10d::Backend {
                  milliseconds timeout) {
     MessageOptions options{.tag = tag};
     complete(options, timeout, {tensor});
-    return send_async(view_to_move(tensor, "send"), world_rank(to), options);
+    return send_async(view_to_move(tensor), world_rank(to), options);
   }
 
   Handle receive_from(std::int64_t from, const at::Tensor& tensor, std::int64_t tag,
                       milliseconds timeout) {
     MessageOptions options{.tag = tag};
     complete(options, timeout, {tensor});
-    return receive_async(view_to_move(tensor, "recv"), world_rank(from), options);
+    return receive_async(view_to_move(tensor), world_rank(from), options);
   }
 
   WorkPointer receive(Tensors& tensors, int from, int tag, OpType type, const char* title) {
+    Memory memory("recv");
+    const at::Tensor room = memory.output(the_only(tensors, "recv"));
     const auto sender = std::make_shared<int>(-1);
     MessageOptions options{.tag = tag};
-    complete(options, c10d::kUnsetTimeout, tensors);
-    const TensorView view = view_to_move(the_only(tensors, "recv"), "recv");
-    return make_work({.type = type,
-                      .title = title,
-                      .handles = one(receive_async(view, from, options, sender.get())),
-                      .outputs = tensors,
-                      .finish =
-                          [sender, ranks = open_set().ranks()] {
-                            const auto found = std::ranges::find(ranks, *sender);
-                            *sender = static_cast<int>(found - ranks.begin());
-                          },
-                      .sender = sender});
+    complete(options, c10d::kUnsetTimeout, {room});
+    return make_work(
+        {.type = type,
+         .title = title,
+         .handles = one(receive_async(view_to_move(room), from, options, sender.get())),
+         .outputs = tensors,
+         .finish =
+             [sender, ranks = open_set().ranks(), copy_out = memory.copy_out()] {
+               const auto found = std::ranges::find(ranks, *sender);
+               *sender = static_cast<int>(found - ranks.begin());
+               if (copy_out) copy_out();
+             },
+         .sender = sender});
   }
 
-  Runtime& runtime_;
+  /// Of a monitored barrier: the ranks from which nothing came in time; only the first, unless
+  /// asked for all.
+  std::vector<int> find_missing(const at::Tensor& token, std::int64_t tag, milliseconds timeout,
+                                bool waits_for_all) {
+    const auto until = std::chrono::steady_clock::now() + timeout;
+    std::vector<int> missing;
+    for (int other = 1; other < size_ && (missing.empty() || waits_for_all); ++other) {
+      const auto left =
+          std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+      try {
+        receive_from(other, token, tag, std::max(left, milliseconds{1})).wait();
+      } catch (const TimeoutError&) {
+        missing.push_back(other);
+      }
+    }
+    return missing;
+  }
+
   std::shared_ptr<ProcessSet> set_;  // null once it is shut down
   const c10::intrusive_ptr<Options> options_;
-  std::uint64_t sequence_ = 0;
-  std::int64_t own_tags_ = 0;
+  std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<std::int64_t> own_tags_{0};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
   const std::shared_ptr<FutureThread> futures_ = std::make_shared<FutureThread>();
@@ -548,7 +624,7 @@ c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
   }
   c10d_backend::StoreOfC10d of_c10d(store);
   ProcessSet& set = runtime.add_process_set(std::move(ranks), of_c10d, Matching::ByOrder);
-  return c10::make_intrusive<c10d_backend::Backend>(runtime, set, timeout);
+  return c10::make_intrusive<c10d_backend::Backend>(set, timeout);
 }
 
 }  // namespace kolo::extras

@@ -1,9 +1,8 @@
 #include "extras/c10d/tensors.hpp"
 
-#include <cstddef>
-#include <cstdint>
 #include <string>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include "kolo/error.hpp"
@@ -16,39 +15,23 @@ namespace {
   throw InvalidArgument(std::string(operation) + ": " + problem);
 }
 
-void require_dense(const at::Tensor& tensor, const char* operation) {
-  if (tensor.layout() != at::kStrided) refuse(operation, "the tensor is sparse. Use to_dense().");
-  if (!tensor.is_cpu() && !tensor.is_cuda()) {
-    refuse(operation, "the tensor is on " + tensor.device().str() + ", not on the CPU or a GPU.");
-  }
-  if (!tensor.is_non_overlapping_and_dense()) {
-    refuse(operation,
-           "the tensor's elements have gaps between them, or overlap. Pass tensor.contiguous().");
-  }
-}
-
-TensorView row_of(const at::Tensor& tensor, DType dtype, std::int64_t count) {
-  return {tensor.data_ptr(), dtype, {count}, device_of(tensor.device())};
-}
-
 }  // namespace
 
-TensorView view_to_move(const at::Tensor& tensor, const char* operation) {
-  require_dense(tensor, operation);
-  if (const auto dtype = dtype_of(tensor.scalar_type())) {
-    return row_of(tensor, *dtype, tensor.numel());
+void require_usable(const at::Tensor& tensor, const char* operation) {
+  if (tensor.layout() != at::kStrided) refuse(operation, "the tensor is sparse. Use to_dense().");
+  if (!tensor.is_cpu()) {
+    refuse(operation, "the tensor is on " + tensor.device().str() + ". It must be on the CPU.");
   }
-  return row_of(tensor, DType::UInt8, static_cast<std::int64_t>(tensor.nbytes()));
+  if (tensor.is_conj() || tensor.is_neg()) {
+    refuse(operation, "the tensor is a lazy conjugate. Pass tensor.resolve_conj().resolve_neg().");
+  }
 }
 
-TensorView view_to_reduce(const at::Tensor& tensor, const char* operation) {
-  require_dense(tensor, operation);
-  const auto dtype = dtype_of(tensor.scalar_type());
-  if (!dtype) {
-    refuse(operation, std::string("tensors of ") + c10::toString(tensor.scalar_type()) +
-                          " cannot be reduced. Convert them, for example to Float.");
-  }
-  return row_of(tensor, *dtype, tensor.numel());
+void require_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* operation) {
+  if (input.scalar_type() == output.scalar_type()) return;
+  refuse(operation, std::string("the input is of ") + c10::toString(input.scalar_type()) +
+                        ", the output of " + c10::toString(output.scalar_type()) +
+                        ". They must be the same.");
 }
 
 at::Tensor& the_only(std::vector<at::Tensor>& tensors, const char* operation) {
@@ -62,39 +45,79 @@ void require_count(std::size_t count, int size, const char* operation) {
                         " ranks. Pass one for each.");
 }
 
-Joined::Joined(const std::vector<at::Tensor>& tensors, const char* operation) : tensors_(tensors) {
-  const at::Tensor& first = tensors.front();
+TensorView view_to_move(const at::Tensor& tensor) {
+  if (const auto dtype = dtype_of(tensor.scalar_type())) {
+    return {tensor.data_ptr(), *dtype, {tensor.numel()}};
+  }
+  return {tensor.data_ptr(), DType::UInt8, {static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+TensorView view_to_reduce(const at::Tensor& tensor, const char* operation) {
+  const auto dtype = dtype_of(tensor.scalar_type());
+  if (!dtype) {
+    refuse(operation, std::string("tensors of ") + c10::toString(tensor.scalar_type()) +
+                          " cannot be reduced. Convert them, for example to Float.");
+  }
+  return {tensor.data_ptr(), *dtype, {tensor.numel()}};
+}
+
+at::Tensor Memory::input(const at::Tensor& tensor) const {
+  require_usable(tensor, operation_);
+  const at::NoGradGuard no_grad;
+  return tensor.contiguous();
+}
+
+at::Tensor Memory::output(const at::Tensor& tensor) {
+  require_usable(tensor, operation_);
+  if (tensor.is_contiguous()) return tensor;
+  const at::Tensor memory = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  copies_.emplace_back(memory, tensor);
+  return memory;
+}
+
+at::Tensor Memory::in_place(const at::Tensor& tensor) {
+  const at::Tensor memory = input(tensor);
+  if (!tensor.is_contiguous()) copies_.emplace_back(memory, tensor);
+  return memory;
+}
+
+at::Tensor Memory::inputs(const std::vector<at::Tensor>& tensors) const {
+  const at::Tensor memory = flat(tensors);
+  const at::NoGradGuard no_grad;
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    memory.narrow(0, begin, tensor.numel()).view(tensor.sizes()).copy_(tensor);
+    begin += tensor.numel();
+  }
+  return memory;
+}
+
+at::Tensor Memory::outputs(const std::vector<at::Tensor>& tensors) {
+  at::Tensor memory = flat(tensors);
+  std::int64_t begin = 0;
+  for (const at::Tensor& tensor : tensors) {
+    copies_.emplace_back(memory.narrow(0, begin, tensor.numel()).view(tensor.sizes()), tensor);
+    begin += tensor.numel();
+  }
+  return memory;
+}
+
+at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) const {
   std::int64_t count = 0;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.scalar_type() != first.scalar_type() || tensor.device() != first.device()) {
-      refuse(operation, "the tensors differ in dtype or device.");
-    }
-    require_dense(tensor, operation);
-    counts_.push_back(tensor.numel());
+    require_usable(tensor, operation_);
+    require_same_dtype(tensors.front(), tensor, operation_);
     count += tensor.numel();
   }
-  flat_ = at::empty({count}, first.options().requires_grad(false));
+  return at::empty({count}, tensors.front().options().requires_grad(false));
 }
 
-void Joined::copy_in() const {
-  const at::NoGradGuard no_grad;
-  for_each(
-      [](const at::Tensor& part, const at::Tensor& tensor) { part.view_as(tensor).copy_(tensor); });
-}
-
-void Joined::copy_out() const {
-  const at::NoGradGuard no_grad;
-  for_each(
-      [](const at::Tensor& part, const at::Tensor& tensor) { tensor.copy_(part.view_as(tensor)); });
-}
-
-void Joined::for_each(
-    const std::function<void(const at::Tensor&, const at::Tensor&)>& visit) const {
-  std::int64_t begin = 0;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    visit(flat_.narrow(0, begin, counts_[i]), tensors_[i]);
-    begin += counts_[i];
-  }
+std::function<void()> Memory::copy_out() const {
+  if (copies_.empty()) return nullptr;
+  return [copies = copies_] {
+    const at::NoGradGuard no_grad;
+    for (const auto& [from, to] : copies) to.copy_(from);
+  };
 }
 
 }  // namespace kolo::c10d_backend

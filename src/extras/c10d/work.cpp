@@ -9,34 +9,47 @@
 #include "kolo/error.hpp"
 
 namespace kolo::c10d_backend {
+namespace {
+
+constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
+constexpr std::chrono::milliseconds kLook{1};
+
+}  // namespace
 
 OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures)
-    : Work(rank, parts.type, parts.title, parts.outputs),
+    : Work(rank, parts.type, parts.title, parts.inputs),
       parts_(std::move(parts)),
       futures_(std::move(futures)) {}
 
-/// Whether the operations have ended; waits for them until then. The caller holds `use_`.
+/// Whether the operations have ended, all of them, since they write to the outputs until then;
+/// waits for that. The caller holds `use_`.
 bool OperationWork::settle(Clock::time_point until) {
   if (Work::isCompleted()) return true;
-  std::exception_ptr error;
-  try {
-    for (; ended_ < parts_.handles.size(); ++ended_) {
-      Handle& handle = parts_.handles[ended_];
+  const auto keep = [&](const std::exception_ptr& error) {
+    if (!error_) error_ = error;
+  };
+  for (; ended_ < parts_.handles.size(); ++ended_) {
+    Handle& handle = parts_.handles[ended_];
+    try {
       if (until == Clock::time_point::max()) {
         handle.wait();
       } else if (!handle.wait_for(std::max(until - Clock::now(), Clock::duration{0}))) {
         return false;
       }
+    } catch (...) {
+      keep(std::current_exception());
     }
-    for (const auto& work : parts_.works) {
-      if (!work->wait_until(until)) return false;
-      if (const std::exception_ptr failed = work->exception()) std::rethrow_exception(failed);
-    }
-    if (parts_.finish) std::exchange(parts_.finish, nullptr)();
-  } catch (...) {
-    error = std::current_exception();
   }
-  Work::finish(error);
+  for (const auto& work : parts_.works) {
+    if (!work->wait_until(until)) return false;
+    keep(work->exception());
+  }
+  try {
+    if (!error_ && parts_.finish) std::exchange(parts_.finish, nullptr)();
+  } catch (...) {
+    keep(std::current_exception());
+  }
+  Work::finish(error_);
   return true;
 }
 
@@ -60,12 +73,8 @@ bool OperationWork::isCompleted() {
          std::ranges::all_of(parts_.works, is_completed) && settle(Clock::now());
 }
 
-bool OperationWork::isSuccess() const { return Work::isSuccess(); }
-
-std::exception_ptr OperationWork::exception() const { return Work::exception(); }
-
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
-  const bool is_bounded = timeout != kNoTimeout;
+  const bool is_bounded = timeout != kNoTimeout && timeout < kForEver;
   if (!wait_until(is_bounded ? Clock::now() + timeout : Clock::time_point::max())) {
     throw TimeoutError(c10d::opTypeToString(retrieveOpType()) + " did not end within the " +
                        std::to_string(timeout.count()) +
@@ -77,26 +86,44 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::lock_guard lock(future_lock_);
-  if (!future_) {
-    const std::shared_ptr<FutureThread> futures = futures_.lock();
-    if (futures == nullptr) {
-      throw ShutdownError(
-          "the future of a work: its process group has been destroyed. Ask for it before that.");
-    }
-    future_ =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  if (future_) return future_;
+  const std::shared_ptr<FutureThread> futures = futures_.lock();
+  const bool is_in_callback = futures != nullptr && futures->is_this_thread();
+  if (futures == nullptr && !isCompleted()) {
+    throw ShutdownError(
+        "the future of a work: its process group has been destroyed. Ask for it before that.");
+  }
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  if (is_in_callback || isCompleted()) {  // the thread would wait for itself
+    wait_until(Clock::time_point::max());
+    complete(*future_);
+  } else {
     futures->add(c10::intrusive_ptr<OperationWork>::reclaim_copy(this));
   }
   return future_;
 }
 
+/// The work has ended.
+void OperationWork::complete(c10::ivalue::Future& future) {
+  if (const std::exception_ptr error = Work::exception()) {
+    future.setError(error);
+  } else {
+    future.markCompleted(c10::IValue(parts_.outputs));
+  }
+}
+
 FutureThread::~FutureThread() {
+  if (!thread_.joinable()) return;
+  if (process_ != ::getpid()) {  // a forked child has no such thread
+    thread_.detach();
+    return;
+  }
   {
     const std::lock_guard lock(lock_);
     is_stopping_ = true;
   }
   changed_.notify_one();
-  if (thread_.joinable()) thread_.join();
+  thread_.join();
 }
 
 void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
@@ -106,6 +133,12 @@ void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
   changed_.notify_one();
 }
 
+bool FutureThread::is_this_thread() {
+  const std::lock_guard lock(lock_);
+  return thread_.get_id() == std::this_thread::get_id();
+}
+
+/// Takes turns: a receive may end after operations that were called later.
 void FutureThread::loop() {
   for (;;) {
     c10::intrusive_ptr<OperationWork> work;
@@ -116,11 +149,11 @@ void FutureThread::loop() {
       work = std::move(works_.front());
       works_.pop_front();
     }
-    try {
-      work->wait();
-      work->future_->markCompleted(c10::IValue(work->result()));
-    } catch (...) {
-      work->future_->setError(std::current_exception());
+    if (work->wait_until(OperationWork::Clock::now() + kLook)) {
+      work->complete(*work->future_);
+    } else {
+      const std::lock_guard lock(lock_);
+      works_.push_back(std::move(work));
     }
   }
 }

@@ -4,11 +4,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -31,6 +33,7 @@ class OperationWork final : public c10d::Work {
     std::uint64_t sequence = 0;
     std::vector<Handle> handles{};
     std::vector<c10::intrusive_ptr<OperationWork>> works{};  ///< that this one consists of
+    std::vector<at::Tensor> inputs{};                        ///< for the profiler
     std::vector<at::Tensor> outputs{};
     /// Runs once all of these have ended without an error, on the thread that notices.
     std::function<void()> finish{};
@@ -41,8 +44,6 @@ class OperationWork final : public c10d::Work {
   OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures);
 
   bool isCompleted() override;
-  bool isSuccess() const override;
-  std::exception_ptr exception() const override;
   int sourceRank() const override { return parts_.sender ? *parts_.sender : -1; }
   std::vector<at::Tensor> result() override { return parts_.outputs; }
   void synchronize() override { wait(); }
@@ -56,17 +57,18 @@ class OperationWork final : public c10d::Work {
 
   bool settle(Clock::time_point until);
   bool wait_until(Clock::time_point until);
+  void complete(c10::ivalue::Future& future);
 
   Parts parts_;
   const std::weak_ptr<FutureThread> futures_;
   std::timed_mutex use_;   // one thread at a time may use a handle
   std::size_t ended_ = 0;  // of the handles
+  std::exception_ptr error_;
   std::mutex future_lock_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// Completes futures of works, in the order in which they were asked for: that of the operations,
-/// as a rule. Its thread starts with the first.
+/// Completes futures of works. Its thread starts with the first.
 class FutureThread {
  public:
   FutureThread() = default;
@@ -76,6 +78,8 @@ class FutureThread {
   ~FutureThread();
 
   void add(c10::intrusive_ptr<OperationWork> work);
+  /// Whether the caller is a callback of a future.
+  bool is_this_thread();
 
  private:
   void loop();
@@ -84,6 +88,7 @@ class FutureThread {
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<OperationWork>> works_;
   bool is_stopping_ = false;
+  const pid_t process_ = ::getpid();
   std::thread thread_;
 };
 

@@ -93,12 +93,17 @@ TEST_F(C10dBackendTest, AllreduceTakesAnyDenseTensor) {
     for (int r = 1; r < size(); ++r) sum += make_tensor(r);
     return sum;
   };
-  const auto transposed = [&](int r) { return of(r, {3, 4}).t(); };
+  // Ranks may have other strides.
+  const auto transposed = [&](int r) {
+    return r % 2 == 0 ? of(r, {3, 4}).t() : of(r, {3, 4}).t().contiguous();
+  };
+  const auto gaps = [&](int r) { return of(r, {4, 6}).slice(1, 0, 6, 2); };
   const auto complex = [&](int r) { return at::complex(of(r, {6}), -of(r, {6})); };
   const auto scalar = [&](int r) { return of(r, {1}).squeeze(0); };
   const auto empty = [&](int r) { return of(r, {0}); };
   for (const std::function<at::Tensor(int)>& make_tensor :
-       std::initializer_list<std::function<at::Tensor(int)>>{transposed, complex, scalar, empty}) {
+       std::initializer_list<std::function<at::Tensor(int)>>{transposed, gaps, complex, scalar,
+                                                             empty}) {
     Tensors tensors{make_tensor(rank())};
     group_->allreduce(tensors)->wait();
     expect_equal(tensors[0], sum_of(make_tensor));
@@ -123,13 +128,13 @@ TEST_F(C10dBackendTest, BroadcastMovesEveryDtypeFromEveryRoot) {
 
 TEST_F(C10dBackendTest, ReduceGivesTheRootTheResult) {
   for (int root = 0; root < size(); ++root) {
-    Tensors tensors{of(rank(), {6})};
+    Tensors tensors{of(rank(), {2, 3}).t()};
     c10d::ReduceOptions options;
     options.rootRank = root;
     group_->reduce(tensors, options)->wait();
-    at::Tensor expected = of(rank(), {6});
+    at::Tensor expected = of(rank(), {2, 3}).t();
     for (int r = 0; r < size() && rank() == root; ++r) {
-      if (r != root) expected += of(r, {6});
+      if (r != root) expected += of(r, {2, 3}).t();
     }
     expect_equal(tensors[0], expected);
   }
@@ -137,7 +142,7 @@ TEST_F(C10dBackendTest, ReduceGivesTheRootTheResult) {
 
 TEST_F(C10dBackendTest, AllgatherInBothForms) {
   for (const at::ScalarType type : {at::kFloat, at::kUInt16}) {
-    const auto input_of = [&](int r) { return of(r, {2, 3}, at::kInt).to(type); };
+    const auto input_of = [&](int r) { return of(r, {3, 2}, at::kInt).to(type).t(); };
     std::vector<Tensors> outputs(1);
     for (int r = 0; r < size(); ++r) outputs[0].push_back(at::zeros({3, 2}, type).t());
     Tensors inputs{input_of(rank())};
@@ -289,7 +294,8 @@ TEST_F(C10dBackendTest, MonitoredBarrierNamesWhoIsMissing) {
     if (rank() == 0) {
       const std::string text =
           text_thrown_by<TimeoutError>([&] { group_->monitoredBarrier(options, waits_for_all); });
-      expect_contains(text, waits_for_all ? "ranks 1, 2" : "rank 1 did not come within 200 ms");
+      expect_contains(text, std::string(waits_for_all ? "Ranks 1, 2" : "Rank 1") +
+                                " failed to pass monitoredBarrier in 200 ms");
     } else if (rank() > 2) {
       EXPECT_THROW(group_->monitoredBarrier(options, waits_for_all), TimeoutError);
     }
@@ -313,6 +319,57 @@ TEST_F(C10dBackendTest, FuturesAreCompletedWithoutAWait) {
     ASSERT_EQ(result.size(), 1U);
     expect_equal(result[0], at::full({3}, sum, at::kLong));
   }
+}
+
+// As communication hooks of DDP do.
+TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForFutures) {
+  Tensors tensors{at::full({2}, rank() + 1)};
+  Tensors next{at::full({2}, 10)};
+  const auto future = group_->allreduce(tensors)->getFuture()->then(
+      [&](c10::ivalue::Future&) {
+        group_->allreduce(next)->getFuture()->waitAndThrow();
+        return c10::IValue(next[0]);
+      },
+      c10::TensorType::get());
+  future->waitAndThrow();
+  expect_equal(future->value().toTensor(), at::full({2}, 10 * size()));
+}
+
+// A receive whose message comes last.
+TEST_F(C10dBackendTest, FuturesDoNotWaitForOneAnother) {
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  Tensors received{at::zeros({3})};
+  const auto first = group_->recv(received, previous, 7)->getFuture();
+  Tensors sum{at::ones({2})};
+  group_->allreduce(sum)->getFuture()->waitAndThrow();
+  EXPECT_FALSE(first->completed());
+  barrier();
+  Tensors sent{of(rank(), {3})};
+  group_->send(sent, next, 7)->wait();
+  first->waitAndThrow();
+  expect_equal(received[0], of(previous, {3}));
+}
+
+TEST_F(C10dBackendTest, TruthValues) {
+  Tensors any{at::full({2}, is_last(), at::kBool)};
+  group_->allreduce(any)->wait();
+  EXPECT_TRUE(any[0].all().item<bool>());
+  Tensors all{at::full({2}, size() == 1 || !is_last(), at::kBool)};
+  group_->allreduce(all, {.reduceOp = Op::PRODUCT})->wait();
+  EXPECT_EQ(all[0].any().item<bool>(), size() == 1);
+}
+
+TEST_F(C10dBackendTest, OutputsOfOtherSizesAreErrorsOnAllRanks) {
+  if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
+  std::vector<int> everybody(static_cast<std::size_t>(size()));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const BackendPointer group = make("sizes", everybody);
+  const std::int64_t count = is_last() ? 9 : 5;
+  Tensors inputs{at::ones({count})};
+  std::vector<Tensors> outputs(1);
+  for (int r = 0; r < size(); ++r) outputs[0].push_back(at::ones({count}));
+  EXPECT_THROW(group->allgather(outputs, inputs)->wait(), Error);
 }
 
 TEST_F(C10dBackendTest, WorksThatWaitInVainGoOn) {
@@ -359,14 +416,21 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   const auto text = [](const auto& call) { return text_thrown_by<InvalidArgument>(call); };
   Tensors two{at::ones({2}), at::ones({2})};
   expect_contains(text([&] { group_->allreduce(two); }), "there are 2 tensors. Pass one");
-  Tensors gaps{at::ones({4, 4}).narrow(1, 0, 2)};
-  expect_contains(text([&] { group_->allreduce(gaps); }), "gaps");
+  Tensors sparse{at::ones({2, 2}).to_sparse()};
+  expect_contains(text([&] { group_->allreduce(sparse); }), "to_dense()");
+  Tensors lazy{at::complex(at::ones({2}), at::ones({2})).conj()};
+  expect_contains(text([&] { group_->allreduce(lazy); }), "resolve_conj()");
   Tensors odd{at::ones({3}).to(at::kUInt16)};
   expect_contains(text([&] { group_->allreduce(odd); }), "UInt16 cannot be reduced");
   Tensors ints{at::ones({3}, at::kInt)};
   expect_contains(text([&] { group_->allreduce(ints, {.reduceOp = Op::BAND}); }),
                   "does not have this reduction");
-  at::Tensor output = at::ones({3 * size() + 1});
+  at::Tensor bytes = at::ones({3 * size()}, at::kByte);
+  at::Tensor floats = at::ones({3 * size()});
+  std::vector<std::int64_t> none;
+  expect_contains(text([&] { group_->alltoall_base(bytes, floats, none, none); }),
+                  "of Float, the output of Byte");
+  at::Tensor output = at::ones({3 * size() + 1}, at::kInt);
   expect_contains(text([&] { group_->_allgather_base(output, ints[0]); }), "parts of all ranks");
   c10d::BroadcastOptions options;
   options.rootRank = size();
