@@ -12,7 +12,7 @@
 
 namespace kolo::c10d_backend {
 
-/// Throws InvalidArgument, naming the operation, unless the tensor is strided, on the CPU, and not a
+/// Throws InvalidArgument, naming the operation, unless the tensor is strided, on the CPU, and no
 /// lazy conjugate.
 void require_usable(const at::Tensor& tensor, const char* operation);
 /// Throws InvalidArgument unless both have one dtype.

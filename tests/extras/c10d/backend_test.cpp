@@ -37,7 +37,7 @@ class C10dBackendTest : public TrainingTest {
     std::iota(all.begin(), all.end(), 0);
     group_ = make("world", all);
   }
-  ~C10dBackendTest() override {
+  void TearDown() override {
     group_->shutdown();
     barrier();
     if (rank() == 0) std::filesystem::remove(path_);
@@ -47,6 +47,8 @@ class C10dBackendTest : public TrainingTest {
     return extras::make_c10d_backend(runtime_, c10::make_intrusive<c10d::PrefixStore>(name, store_),
                                      ranks, 60s);
   }
+
+  std::int64_t ranks() const { return size(); }
 
   at::Tensor of(int rank, const Shape& shape, at::ScalarType type = at::kFloat) const {
     return values(rank, shape, type);
@@ -147,19 +149,19 @@ TEST_F(C10dBackendTest, AllgatherInBothForms) {
     for (int r = 0; r < size(); ++r) outputs[0].push_back(at::zeros({3, 2}, type).t());
     Tensors inputs{input_of(rank())};
     group_->allgather(outputs, inputs)->wait();
-    at::Tensor output = at::zeros({size() * 2, 3}, type);
+    at::Tensor output = at::zeros({ranks() * 2, 3}, type);
     group_->_allgather_base(output, inputs[0])->wait();
     for (int r = 0; r < size(); ++r) {
       expect_equal(outputs[0][static_cast<std::size_t>(r)], input_of(r));
-      expect_equal(output.narrow(0, 2 * r, 2), input_of(r));
+      expect_equal(output.narrow(0, std::int64_t{2} * r, 2), input_of(r));
     }
   }
   Tensors inputs{of(rank(), {2}), of(rank(), {3})};
-  Tensors outputs{at::zeros({2 * size()}), at::zeros({3 * size()})};
+  Tensors outputs{at::zeros({2 * ranks()}), at::zeros({3 * ranks()})};
   group_->allgather_into_tensor_coalesced(outputs, inputs)->wait();
   for (int r = 0; r < size(); ++r) {
-    expect_equal(outputs[0].narrow(0, 2 * r, 2), of(r, {2}));
-    expect_equal(outputs[1].narrow(0, 3 * r, 3), of(r, {3}));
+    expect_equal(outputs[0].narrow(0, std::int64_t{2} * r, 2), of(r, {2}));
+    expect_equal(outputs[1].narrow(0, std::int64_t{3} * r, 3), of(r, {3}));
   }
 }
 
@@ -213,7 +215,8 @@ TEST_F(C10dBackendTest, AlltoallInBothForms) {
   std::vector<std::int64_t> none;
   group_->alltoall_base(output, even, none, none)->wait();
   for (int r = 0; r < size(); ++r) {
-    expect_equal(output.narrow(0, 3 * r, 3), at::arange(3 * rank(), 3 * rank() + 3) + 100 * r);
+    expect_equal(output.narrow(0, std::int64_t{3} * r, 3),
+                 at::arange(3 * rank(), 3 * rank() + 3) + 100 * r);
   }
 }
 
@@ -425,12 +428,12 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   Tensors ints{at::ones({3}, at::kInt)};
   expect_contains(text([&] { group_->allreduce(ints, {.reduceOp = Op::BAND}); }),
                   "does not have this reduction");
-  at::Tensor bytes = at::ones({3 * size()}, at::kByte);
-  at::Tensor floats = at::ones({3 * size()});
+  at::Tensor bytes = at::ones({3 * ranks()}, at::kByte);
+  at::Tensor floats = at::ones({3 * ranks()});
   std::vector<std::int64_t> none;
   expect_contains(text([&] { group_->alltoall_base(bytes, floats, none, none); }),
                   "of Float, the output of Byte");
-  at::Tensor output = at::ones({3 * size() + 1}, at::kInt);
+  at::Tensor output = at::ones({3 * ranks() + 1}, at::kInt);
   expect_contains(text([&] { group_->_allgather_base(output, ints[0]); }), "parts of all ranks");
   c10d::BroadcastOptions options;
   options.rootRank = size();

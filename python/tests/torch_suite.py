@@ -1,0 +1,196 @@
+"""Runs torch's own tests of torch.distributed under mpirun, on Kolo or on Gloo:
+
+    python torch_suite.py [--backend gloo] [--ranks 3] [--only test_a,test_b] [--limit SECONDS]
+
+They are in the wheel: torch.testing._internal.distributed.distributed_test. They skip what they do
+not know, by a backend's name, so the backend is called "gloo" throughout; for Kolo, what makes
+ProcessGroupGloo makes Kolo's backend. All ranks run all cases in one process each; after a case that
+fails or hangs, mpirun starts again with the next. Prints the cases that do not pass, and sums. Exit
+status 1 if there are any.
+"""
+
+import argparse
+import collections
+import contextlib
+import datetime
+import faulthandler
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RESULT = re.compile(r"RESULT (\d+) (\w+) (\w+) (.*)")
+SEVERITY = ["passed", "skipped", "failed", "hung"]
+
+
+# What each rank runs.
+
+
+def put_kolo_in_place_of_gloo():
+    import torch
+    from kolo import _kolo
+    from torch.distributed import distributed_c10d as c10d
+
+    groups = []  # the ranks of the groups that are being made
+    make_group, gloo = c10d._new_process_group_helper, c10d.ProcessGroupGloo
+
+    def remember_ranks(size, rank, ranks, *arguments, **options):
+        groups.append(list(ranks) or list(range(size)))
+        with contextlib.ExitStack() as stack:
+            stack.callback(groups.pop)
+            return make_group(size, rank, ranks, *arguments, **options)
+
+    class Either(type):
+        def __instancecheck__(cls, value):
+            return isinstance(value, gloo) or type(value) is torch._C._distributed_c10d.Backend
+
+    class ProcessGroupGloo(metaclass=Either):
+        _Options = gloo._Options
+
+        def __new__(cls, store, rank, size, timeout):
+            return _kolo.make_c10d_backend(store, groups[-1], timeout)
+
+    # Torch sets options of the backend, whose class has none in Python.
+    torch._C._distributed_c10d.Backend.options = property(lambda _: argparse.Namespace())
+    c10d._new_process_group_helper = remember_ranks
+    c10d.ProcessGroupGloo = ProcessGroupGloo
+
+
+def cases_of(suite):
+    class Case(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+        def setUp(self):  # would start processes
+            pass
+
+        def tearDown(self):
+            pass
+
+    return Case
+
+
+def run_case(case, suite, store):
+    """How it ended, and why."""
+    import torch.distributed as dist
+    from kolo import _kolo
+    from torch.testing._internal import common_distributed, common_utils
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    name = case._testMethodName
+    common_utils.set_rng_seed()
+    try:
+        timeout = suite.CUSTOM_PG_TIMEOUT.get(name, suite.default_pg_timeout)
+        case.rank, case.file_name = rank, store
+        dist.init_process_group("gloo", init_method=case.init_method, rank=rank, world_size=size,
+                                timeout=datetime.timedelta(seconds=timeout))
+        if rank == 0:
+            suite.Barrier.init()
+        _kolo.broadcast_text("")
+        suite.Barrier.barrier_id = 0
+        dist.barrier()
+        getattr(case, name)()
+    except unittest.SkipTest as skipped:
+        return "skipped", str(skipped)
+    except SystemExit as left:
+        codes = {skip.exit_code for skip in common_distributed.TEST_SKIPS.values()}
+        return ("skipped" if left.code in codes else "failed"), f"exit status {left.code}"
+    except BaseException as error:
+        return "failed", f"{type(error).__name__}: {error}"
+    return "passed", ""
+
+
+def run_rank(options):
+    folder = os.environ["TEMP_DIR"]
+    for name in ("barrier", "test_dir", "init_dir"):
+        os.makedirs(f"{folder}/{name}", exist_ok=True)
+    os.environ["BACKEND"] = "gloo"
+    import kolo.distributed  # noqa: F401: sets RANK and others
+    import torch
+    from kolo import _kolo
+    if options.backend == "kolo":
+        put_kolo_in_place_of_gloo()
+    from torch.testing._internal.distributed import distributed_test as suite
+    torch.set_num_threads(1)
+    if options.backend == "kolo":  # whose events have its name
+        events_named = suite.get_profiling_event
+        suite.get_profiling_event = lambda name, *rest, **more: events_named(
+            name.replace("gloo:", "kolo:"), *rest, **more)
+    rank = os.environ["RANK"]
+    for name in options.cases:
+        def say(result, text, name=name):
+            print(f"RESULT {rank} {name} {result} {text[:300]!r}", flush=True)
+
+        def give_up(*_, say=say):
+            say("hung", f"for {options.limit} s")
+            faulthandler.dump_traceback()
+            os._exit(1)
+
+        signal.signal(signal.SIGALRM, give_up)
+        signal.alarm(options.limit)
+        result, text = run_case(cases_of(suite)(name), suite, f"{folder}/store-{name}")
+        say(result, text)
+        if result == "failed":  # other ranks may still wait for this one
+            os._exit(1)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        signal.alarm(0)
+        _kolo.broadcast_text("")
+    os._exit(0)
+
+
+# What starts them.
+
+
+def all_cases():
+    os.environ.update(BACKEND="gloo", WORLD_SIZE="1")
+    from torch.testing._internal.distributed import distributed_test as suite
+    return [name for name in dir(cases_of(suite)) if name.startswith("test_")]
+
+
+def run_all(options):
+    results, texts = {}, {}
+    left = options.only.split(",") if options.only else all_cases()
+    while left:
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["mpirun", "--oversubscribe", "-np", str(options.ranks), sys.executable,
+                       __file__, "--backend", options.backend, "--limit", str(options.limit),
+                       "--cases", *left]
+            environment = dict(os.environ, TEMP_DIR=folder, KOLO_RECORD="off", KOLO_LOG_LEVEL="error",
+                               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+            for name in ("RANK", "WORLD_SIZE", "BACKEND"):
+                environment.pop(name, None)
+            output = subprocess.run(command, env=environment, stdout=subprocess.PIPE,
+                                    stderr=subprocess.STDOUT, text=True, errors="replace").stdout
+        found = RESULT.findall(output)
+        if not found:
+            sys.exit(f"no case ran:\n{output}")
+        for _, name, result, text in found:
+            if SEVERITY.index(result) >= SEVERITY.index(results.get(name, "passed")):
+                results[name], texts[name] = result, text
+        last = max(left.index(name) for _, name, _, _ in found)
+        left = left[last + 1:]
+    for name, result in results.items():
+        if result in ("failed", "hung"):
+            print(f"{result}: {name}: {texts[name]}")
+    sums = collections.Counter(results.values())
+    print(f"{options.backend}, {options.ranks} ranks:",
+          ", ".join(f"{sums[result]} {result}" for result in SEVERITY))
+    return 1 if sums["failed"] + sums["hung"] else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--backend", choices=("kolo", "gloo"), default="kolo")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", help="names of cases, separated by commas")
+    parser.add_argument("--limit", type=int, default=60, help="seconds for a case; %(default)s")
+    parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)  # of a rank
+    options = parser.parse_args()
+    if options.cases is not None:
+        run_rank(options)
+    return run_all(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
