@@ -15,9 +15,12 @@
 #include "kolo/extras/c10d_backend.hpp"
 #include "support/errors.hpp"
 #include "support/mpi/mpi_ranks.hpp"
+#include "support/mpi/variants.hpp"
 #include "train/training_fixture.hpp"
 
 namespace kolo::test::c10d_backend_test {
+
+const AlsoIn also_in({"messages"});
 
 using namespace std::chrono_literals;
 using Tensors = std::vector<at::Tensor>;
