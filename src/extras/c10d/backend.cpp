@@ -152,16 +152,14 @@ class Backend final : public c10d::Backend {
     const at::Tensor& input = the_only(inputs, "allgather");
     require_lists(outputs, "allgather");
     Memory memory("allgather");
-    std::vector<std::int64_t> counts;
-    for (const at::Tensor& output : outputs.front()) counts.push_back(output.numel());
     const at::Tensor all = memory.outputs(outputs.front());
-    return make_work(
-        {.type = OpType::ALLGATHER,
-         .title = "kolo:all_gather",
-         .handles = one(gather_to(all, std::move(counts), memory.input(input), options.timeout)),
-         .inputs = inputs,
-         .outputs = outputs.front(),
-         .finish = memory.copy_out()});
+    return make_work({.type = OpType::ALLGATHER,
+                      .title = "kolo:all_gather",
+                      .handles = one(gather_to(all, counts_of(outputs.front()), memory.input(input),
+                                               options.timeout)),
+                      .inputs = inputs,
+                      .outputs = outputs.front(),
+                      .finish = memory.copy_out()});
   }
 
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -170,6 +168,28 @@ class Backend final : public c10d::Backend {
     Tensors inputs{input};
     return gather_evenly(outputs, inputs, options, OpType::_ALLGATHER_BASE,
                          "kolo:_all_gather_base");
+  }
+
+  /// @param outputs by rank, of each input
+  WorkPointer allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override {
+    require_count(outputs.size(), size_, "allgather");
+    Memory memory("allgather");
+    OperationWork::Parts parts{
+        .type = OpType::ALLGATHER_COALESCED, .title = "kolo:all_gather", .inputs = inputs};
+    for (const Tensors& of_rank : outputs) {
+      require_pairs(of_rank, inputs, "allgather");
+      parts.outputs.insert(parts.outputs.end(), of_rank.begin(), of_rank.end());
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      Tensors of_input;
+      for (const Tensors& of_rank : outputs) of_input.push_back(of_rank[i]);
+      const at::Tensor all = memory.outputs(of_input);
+      parts.handles.push_back(
+          gather_to(all, counts_of(of_input), memory.input(inputs[i]), options.timeout));
+    }
+    parts.finish = memory.copy_out();
+    return make_work(std::move(parts));
   }
 
   WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -222,18 +242,14 @@ class Backend final : public c10d::Backend {
     require_count(outputs.size(), size_, "alltoall");
     require_count(inputs.size(), size_, "alltoall");
     Memory memory("alltoall");
-    std::vector<std::int64_t> received;
-    std::vector<std::int64_t> sent;
-    for (const at::Tensor& output : outputs) received.push_back(output.numel());
-    for (const at::Tensor& input : inputs) sent.push_back(input.numel());
     const at::Tensor room = memory.outputs(outputs);
-    return make_work(
-        {.type = OpType::ALLTOALL,
-         .title = "kolo:all_to_all",
-         .handles = one(exchange(room, received, memory.inputs(inputs), sent, options.timeout)),
-         .inputs = inputs,
-         .outputs = outputs,
-         .finish = memory.copy_out()});
+    return make_work({.type = OpType::ALLTOALL,
+                      .title = "kolo:all_to_all",
+                      .handles = one(exchange(room, counts_of(outputs), memory.inputs(inputs),
+                                              counts_of(inputs), options.timeout)),
+                      .inputs = inputs,
+                      .outputs = outputs,
+                      .finish = memory.copy_out()});
   }
 
   // Gathers, scatters and monitored barriers are messages. Their tags are counted first, so that
@@ -430,6 +446,12 @@ class Backend final : public c10d::Backend {
                       .inputs = tensors,
                       .outputs = tensors,
                       .finish = memory.copy_out()});
+  }
+
+  static std::vector<std::int64_t> counts_of(const Tensors& tensors) {
+    std::vector<std::int64_t> counts;
+    for (const at::Tensor& tensor : tensors) counts.push_back(tensor.numel());
+    return counts;
   }
 
   /// Gathers `counts` elements of the ranks in contiguous memory.

@@ -160,6 +160,13 @@ TEST_F(C10dBackendTest, AllgatherInBothForms) {
     }
   }
   Tensors inputs{of(rank(), {2}), of(rank(), {3})};
+  std::vector<Tensors> lists;
+  for (int r = 0; r < size(); ++r) lists.push_back({at::zeros({2}), at::zeros({3})});
+  group_->allgather_coalesced(lists, inputs)->wait();
+  for (int r = 0; r < size(); ++r) {
+    expect_equal(lists[static_cast<std::size_t>(r)][0], of(r, {2}));
+    expect_equal(lists[static_cast<std::size_t>(r)][1], of(r, {3}));
+  }
   Tensors outputs{at::zeros({2 * ranks()}), at::zeros({3 * ranks()})};
   group_->allgather_into_tensor_coalesced(outputs, inputs)->wait();
   for (int r = 0; r < size(); ++r) {
