@@ -112,10 +112,16 @@ def run_rank(options):
         put_kolo_in_place_of_gloo()
     from torch.testing._internal.distributed import distributed_test as suite
     torch.set_num_threads(1)
-    if options.backend == "kolo":  # whose events have its name
+    if options.backend == "kolo":  # events have its name
         events_named = suite.get_profiling_event
-        suite.get_profiling_event = lambda name, *rest, **more: events_named(
-            name.replace("gloo:", "kolo:"), *rest, **more)
+
+        def events_of_kolo(name, *rest, **more):
+            events = events_named(name.replace("gloo:", "kolo:"), *rest, **more)
+            for event in events:
+                event.name = event.name.replace("kolo:", "gloo:")
+            return events
+
+        suite.get_profiling_event = events_of_kolo
     rank = os.environ["RANK"]
     for name in options.cases:
         def say(result, text, name=name):

@@ -589,11 +589,14 @@ class Backend final : public c10d::Backend {
     const at::Tensor room = memory.output(the_only(tensors, "recv"));
     const auto sender = std::make_shared<int>(-1);
     MessageOptions options{.tag = tag};
-    complete(options, c10d::kUnsetTimeout, {room});
+    complete(options, c10d::kUnsetTimeout, {});
+    options.keep_alive =
+        std::make_shared<std::pair<at::Tensor, std::shared_ptr<int>>>(room, sender);
     return make_work(
         {.type = type,
          .title = title,
          .handles = one(receive_async(view_to_move(room), from, options, sender.get())),
+         .inputs = tensors,  // for their shapes
          .outputs = tensors,
          .finish =
              [sender, ranks = open_set().ranks(), copy_out = memory.copy_out()] {
@@ -613,6 +616,11 @@ class Backend final : public c10d::Backend {
     for (int other = 1; other < size_ && (missing.empty() || waits_for_all); ++other) {
       const auto left =
           std::chrono::duration_cast<milliseconds>(until - std::chrono::steady_clock::now());
+      if (left.count() <= 0 && missing.empty()) {
+        throw TimeoutError("Rank 0 timed out in monitoredBarrier after " +
+                           std::to_string(timeout.count()) + " ms, before it heard of rank " +
+                           std::to_string(other));
+      }
       try {
         receive_from(other, token, tag, std::max(left, milliseconds{1})).wait();
       } catch (const TimeoutError&) {
