@@ -84,8 +84,7 @@ void Insight::require_creator_process() const {
   if (creator_.is_current()) return;
   throw InvalidArgument(
       "records, timelines and metrics: this process is a forked child of the one that started "
-      "Kolo, "
-      "and is not a rank. Call this in the parent.");
+      "Kolo, and is not a rank. Call this in the parent.");
 }
 
 std::string Insight::write_record(const std::string& folder, std::string_view why) {

@@ -50,7 +50,7 @@ class StoreOfC10d final : public Store {
   const c10::intrusive_ptr<c10d::Store> store_;
 };
 
-/// Sums and products of truth values are what c10d's NCCL makes of them: or, and.
+/// A sum of truth values is their "or", a product their "and", as in c10d's NCCL.
 AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor,
                               const char* operation) {
   const bool is_truth = tensor.scalar_type() == at::kBool;
@@ -164,9 +164,7 @@ class Backend final : public c10d::Backend {
 
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override {
-    Tensors outputs{output};
-    Tensors inputs{input};
-    return gather_evenly(outputs, inputs, options, OpType::_ALLGATHER_BASE,
+    return gather_evenly({output}, {input}, options, OpType::_ALLGATHER_BASE,
                          "kolo:_all_gather_base");
   }
 
@@ -202,15 +200,13 @@ class Backend final : public c10d::Backend {
                              const c10d::ReduceScatterOptions& options) override {
     the_only(outputs, "reduce_scatter");
     require_lists(inputs, "reduce_scatter");
-    Tensors all{Memory("reduce_scatter").inputs(inputs.front())};
-    return scatter_evenly(outputs, all, options, OpType::REDUCE_SCATTER, "kolo:reduce_scatter");
+    return scatter_evenly(outputs, {Memory("reduce_scatter").inputs(inputs.front())}, options,
+                          OpType::REDUCE_SCATTER, "kolo:reduce_scatter");
   }
 
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override {
-    Tensors outputs{output};
-    Tensors inputs{input};
-    return scatter_evenly(outputs, inputs, options, OpType::_REDUCE_SCATTER_BASE,
+    return scatter_evenly({output}, {input}, options, OpType::_REDUCE_SCATTER_BASE,
                           "kolo:_reduce_scatter_base");
   }
 
@@ -317,7 +313,7 @@ class Backend final : public c10d::Backend {
     return receive(tensors, kAnyRank, tag, OpType::RECVANYSOURCE, "kolo:recvAnySource");
   }
 
-  // Calls between them run one after another, as otherwise; their works become one.
+  // Calls in between run as usual; their works become one.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override { coalesced_.emplace(); }
   WorkPointer endCoalescing() override {
@@ -476,7 +472,7 @@ class Backend final : public c10d::Backend {
         of(timeout, {input, output}));
   }
 
-  WorkPointer gather_evenly(Tensors& outputs, Tensors& inputs,
+  WorkPointer gather_evenly(const Tensors& outputs, const Tensors& inputs,
                             const c10d::AllgatherOptions& options, OpType type, const char* title) {
     require_pairs(outputs, inputs, "allgather");
     Memory memory("allgather");
@@ -492,7 +488,7 @@ class Backend final : public c10d::Backend {
     return make_work(std::move(parts));
   }
 
-  WorkPointer scatter_evenly(Tensors& outputs, Tensors& inputs,
+  WorkPointer scatter_evenly(const Tensors& outputs, const Tensors& inputs,
                              const c10d::ReduceScatterOptions& options, OpType type,
                              const char* title) {
     require_pairs(outputs, inputs, "reduce_scatter");
@@ -534,11 +530,11 @@ class Backend final : public c10d::Backend {
     const std::int64_t all = tensor.dim() > 0 ? tensor.size(0) : 1;
     if (rows.empty()) rows.assign(static_cast<std::size_t>(size_), all / size_);
     require_count(rows.size(), size_, "alltoall");
-    if (std::accumulate(rows.begin(), rows.end(), std::int64_t{0}) != all ||
-        std::ranges::min(rows) < 0) {
-      throw InvalidArgument(
-          "alltoall: the rows of the ranks are not those of the tensor, which has " +
-          std::to_string(all));
+    const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    if (sum != all || std::ranges::min(rows) < 0) {
+      throw InvalidArgument("alltoall: the splits add up to " + std::to_string(sum) +
+                            " rows, the tensor has " + std::to_string(all) +
+                            ". They must be equal, and none negative.");
     }
     const std::int64_t row = all > 0 ? tensor.numel() / all : 0;
     for (std::int64_t& each : rows) each *= row;

@@ -12,7 +12,7 @@ namespace kolo::c10d_backend {
 namespace {
 
 constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
-constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kTurn{1};     // of a work in the thread for futures
 
 }  // namespace
 
@@ -21,8 +21,8 @@ OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> 
       parts_(std::move(parts)),
       futures_(std::move(futures)) {}
 
-/// Whether the operations have ended, all of them, since they write to the outputs until then;
-/// waits for that. The caller holds `use_`.
+/// Waits for all operations to end, also after an error, since they write to the outputs. Returns
+/// whether they have. The caller holds `use_`.
 bool OperationWork::settle(Clock::time_point until) {
   if (Work::isCompleted()) return true;
   const auto keep = [&](const std::exception_ptr& error) {
@@ -138,7 +138,7 @@ bool FutureThread::is_this_thread() {
   return thread_.get_id() == std::this_thread::get_id();
 }
 
-/// Takes turns: a receive may end after operations that were called later.
+/// Waits for each work in turn: a receive may end after operations that were called later.
 void FutureThread::loop() {
   for (;;) {
     c10::intrusive_ptr<OperationWork> work;
@@ -149,7 +149,7 @@ void FutureThread::loop() {
       work = std::move(works_.front());
       works_.pop_front();
     }
-    if (work->wait_until(OperationWork::Clock::now() + kLook)) {
+    if (work->wait_until(OperationWork::Clock::now() + kTurn)) {
       work->complete(*work->future_);
     } else {
       const std::lock_guard lock(lock_);

@@ -40,7 +40,7 @@ class OperationWork final : public c10d::Work {
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
   };
 
-  /// @param futures which the backend owns: its own thread may destroy the last work
+  /// @param futures the backend's; weak, since its thread may destroy the last work
   OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures);
 
   bool isCompleted() override;

@@ -450,6 +450,9 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   std::vector<std::int64_t> none;
   expect_contains(text([&] { group_->alltoall_base(bytes, floats, none, none); }),
                   "of Float, the output of Byte");
+  std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), 4);
+  expect_contains(text([&] { group_->alltoall_base(floats, floats, splits, splits); }),
+                  "add up to " + std::to_string(4 * size()) + " rows, the tensor has");
   at::Tensor output = at::ones({3 * ranks() + 1}, at::kInt);
   expect_contains(text([&] { group_->_allgather_base(output, ints[0]); }), "parts of all ranks");
   c10d::BroadcastOptions options;
