@@ -8,14 +8,12 @@ LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, each where it is absent, so that 
 to. Without mpirun there is one rank, and the environment stays as it is.
 """
 
-import atexit
-import multiprocessing
 import os
 import socket
 
 import torch.distributed
 
-from . import _kolo
+from . import _kolo, _start
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, or by srun
 
@@ -32,7 +30,8 @@ def _describe_ranks():
     if _kolo.rank() == 0:
         host = "localhost" if _kolo.cross_size() == 1 else socket.getfqdn()
         first = f"{host} {_free_port()}"
-    host, port = _kolo.broadcast_text(first).split()
+    everywhere = _kolo.OperationOptions("", 0)
+    host, port = _kolo.broadcast_object(first, 0, everywhere).decode().split()
     for name, value in (("RANK", _kolo.rank()), ("WORLD_SIZE", _kolo.size()),
                         ("LOCAL_RANK", _kolo.local_rank()),
                         ("LOCAL_WORLD_SIZE", _kolo.local_size()),
@@ -54,9 +53,5 @@ def _make_backend(options, _):
 
 
 torch.distributed.Backend.register_backend("kolo", _make_backend, extended_api=True, devices=["cpu"])
-# A worker of multiprocessing, as of a DataLoader, imports the program again and is no rank.
-if multiprocessing.parent_process() is None:
-    _kolo.init()
-    atexit.register(_kolo.shutdown)  # while there is an interpreter
-    if any(name in os.environ for name in _LAUNCHED):
-        _describe_ranks()
+if _start() and any(name in os.environ for name in _LAUNCHED):
+    _describe_ranks()

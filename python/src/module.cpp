@@ -4,38 +4,73 @@
 #include <utility>
 #include <vector>
 
+#include <mpi.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings.hpp"
+#include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
-#include "kolo/objects.hpp"
+#include "kolo/insight.hpp"
 #include "kolo/runtime.hpp"
 
+namespace kolo::python {
 namespace {
 
-namespace py = pybind11;
-using WithoutLock = py::call_guard<py::gil_scoped_release>;
+template <class Exception>
+py::object define_error(py::module_& module, const char* name, const py::handle& bases) {
+  py::object error = py::register_exception<Exception>(module, name, bases);
+  error.attr("__module__") = "kolo";
+  return error;
+}
+
+void bind_errors(py::module_& module) {
+  const py::object base = define_error<Error>(module, "Error", PyExc_RuntimeError);
+  define_error<InvalidArgument>(module, "InvalidArgument",
+                                py::make_tuple(base, py::handle(PyExc_ValueError)));
+  define_error<MismatchError>(module, "MismatchError", base);
+  define_error<TimeoutError>(module, "TimeoutError", base);
+  define_error<PeerLostError>(module, "PeerLostError", base);
+  define_error<ShutdownError>(module, "ShutdownError", base);
+  define_error<BackendError>(module, "BackendError", base);
+}
+
+int thread_level_of_mpi() {
+  int is_running = 0;
+  int level = MPI_THREAD_SINGLE;
+  MPI_Initialized(&is_running);
+  if (is_running != 0) MPI_Query_thread(&level);
+  return level;
+}
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                std::vector<int> ranks,
                                                std::chrono::milliseconds timeout) {
-  return kolo::extras::make_c10d_backend(kolo::Runtime::current(), store, std::move(ranks),
-                                         timeout);
+  return extras::make_c10d_backend(Runtime::current(), store, std::move(ranks), timeout);
 }
 
 }  // namespace
+}  // namespace kolo::python
 
 PYBIND11_MODULE(_kolo, module) {
+  using namespace kolo::python;
+  bind_errors(module);
   module.def("init", &kolo::init, WithoutLock());
   module.def("shutdown", &kolo::shutdown, WithoutLock());
+  module.def("is_initialized", &kolo::is_initialized);
   module.def("rank", &kolo::rank);
   module.def("size", &kolo::size);
   module.def("local_rank", &kolo::local_rank);
   module.def("local_size", &kolo::local_size);
+  module.def("cross_rank", &kolo::cross_rank);
   module.def("cross_size", &kolo::cross_size);
-  module.def(
-      "broadcast_text",
-      [](std::string text) { return kolo::broadcast_object(std::move(text), 0); }, WithoutLock());
+  module.def("is_homogeneous", &kolo::is_homogeneous);
+  module.def("build_info", &kolo::build_info);
+  module.def("mpi_threads_supported", [] { return thread_level_of_mpi() == MPI_THREAD_MULTIPLE; });
+  module.def("start_timeline", &kolo::start_timeline, WithoutLock());
+  module.def("stop_timeline", &kolo::stop_timeline, WithoutLock());
   module.def("make_c10d_backend", &make_backend, WithoutLock());
+  bind_collectives(module);
+  bind_sync_batch_norm(module);
 }

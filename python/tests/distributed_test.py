@@ -3,13 +3,11 @@
 Needs the package: pip install ./python. Each case is a function that all ranks run.
 """
 
-import os
-import subprocess
-import sys
-import unittest
+from ranks import Ranks, main
 
-MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
-HEAD = """
+
+class DistributedTest(Ranks):
+    head = """
 import os
 import torch
 import torch.distributed as dist
@@ -17,21 +15,6 @@ import kolo.distributed
 dist.init_process_group("kolo")
 rank, size = dist.get_rank(), dist.get_world_size()
 """
-
-
-class Ranks(unittest.TestCase):
-    def run_ranks(self, count, program, head=HEAD, status=0):
-        """What all ranks print, lines in any order."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        environment = {name: value for name, value in os.environ.items() if name not in names}
-        environment |= dict.fromkeys(
-            ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
-        start = [*MPIRUN, "-np", str(count)] if count else []
-        run = subprocess.run([*start, sys.executable, "-c", head + program], text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-                             timeout=120)
-        self.assertEqual(run.returncode != 0, status != 0, run.stdout)
-        return run.stdout
 
     def test_environment_is_that_of_mpi(self):
         for count in (1, 3):
@@ -123,4 +106,4 @@ dist.init_process_group("kolo", rank=1, world_size=2, store=dist.HashStore())
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -4,27 +4,18 @@
 
 They are in the wheel: torch.testing._internal.distributed.distributed_test. They skip what they do
 not know, by a backend's name, so the backend is called "gloo" throughout; for Kolo, what makes
-ProcessGroupGloo makes Kolo's backend. All ranks run all cases in one process each; after a case that
-fails or hangs, mpirun starts again with the next. Prints the cases that do not pass, and sums. Exit
-status 1 if there are any.
+ProcessGroupGloo makes Kolo's backend.
 """
 
 import argparse
-import collections
 import contextlib
 import datetime
-import faulthandler
 import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import unittest
 
-RESULT = re.compile(r"RESULT (\d+) (\w+) (\w+) (.*)")
-SEVERITY = ["passed", "skipped", "failed", "hung"]
-
+from suite import run_all, run_rank
 
 # What each rank runs.
 
@@ -70,10 +61,16 @@ def cases_of(suite):
     return Case
 
 
+def meet():
+    """All ranks of mpirun, whatever torch's groups are."""
+    from kolo import _kolo
+
+    _kolo.barrier_async(_kolo.OperationOptions("", 0)).result()
+
+
 def run_case(case, suite, store):
     """How it ended, and why."""
     import torch.distributed as dist
-    from kolo import _kolo
     from torch.testing._internal import common_distributed, common_utils
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -86,7 +83,7 @@ def run_case(case, suite, store):
                                 timeout=datetime.timedelta(seconds=timeout))
         if rank == 0:
             suite.Barrier.init()
-        _kolo.broadcast_text("")
+        meet()
         suite.Barrier.barrier_id = 0
         dist.barrier()
         getattr(case, name)()
@@ -100,14 +97,13 @@ def run_case(case, suite, store):
     return "passed", ""
 
 
-def run_rank(options):
+def run_cases(options):
     folder = os.environ["TEMP_DIR"]
     for name in ("barrier", "test_dir", "init_dir"):
         os.makedirs(f"{folder}/{name}", exist_ok=True)
     os.environ["BACKEND"] = "gloo"
     import kolo.distributed  # noqa: F401: sets RANK and others
     import torch
-    from kolo import _kolo
     if options.backend == "kolo":
         put_kolo_in_place_of_gloo()
     from torch.testing._internal.distributed import distributed_test as suite
@@ -122,27 +118,16 @@ def run_rank(options):
             return events
 
         suite.get_profiling_event = events_of_kolo
-    rank = os.environ["RANK"]
-    for name in options.cases:
-        def say(result, text, name=name):
-            print(f"RESULT {rank} {name} {result} {text[:300]!r}", flush=True)
 
-        def give_up(*_, say=say):
-            say("hung", f"for {options.limit} s")
-            faulthandler.dump_traceback()
-            os._exit(1)
+    def run(name):
+        ended = run_case(cases_of(suite)(name), suite, f"{folder}/store-{name}")
+        if ended[0] != "failed":
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+            meet()
+        return ended
 
-        signal.signal(signal.SIGALRM, give_up)
-        signal.alarm(options.limit)
-        result, text = run_case(cases_of(suite)(name), suite, f"{folder}/store-{name}")
-        say(result, text)
-        if result == "failed":  # other ranks may still wait for this one
-            os._exit(1)
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
-        signal.alarm(0)
-        _kolo.broadcast_text("")
-    os._exit(0)
+    run_rank(os.environ["RANK"], options.cases, run, options.limit)
 
 
 # What starts them.
@@ -154,37 +139,6 @@ def all_cases():
     return [name for name in dir(cases_of(suite)) if name.startswith("test_")]
 
 
-def run_all(options):
-    results, texts = {}, {}
-    left = options.only.split(",") if options.only else all_cases()
-    while left:
-        with tempfile.TemporaryDirectory() as folder:
-            command = ["mpirun", "--oversubscribe", "-np", str(options.ranks), sys.executable,
-                       __file__, "--backend", options.backend, "--limit", str(options.limit),
-                       "--cases", *left]
-            environment = dict(os.environ, TEMP_DIR=folder, KOLO_RECORD="off", KOLO_LOG_LEVEL="error",
-                               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-            for name in ("RANK", "WORLD_SIZE", "BACKEND"):
-                environment.pop(name, None)
-            output = subprocess.run(command, env=environment, stdout=subprocess.PIPE,
-                                    stderr=subprocess.STDOUT, text=True, errors="replace").stdout
-        found = RESULT.findall(output)
-        if not found:
-            sys.exit(f"no case ran:\n{output}")
-        for _, name, result, text in found:
-            if SEVERITY.index(result) >= SEVERITY.index(results.get(name, "passed")):
-                results[name], texts[name] = result, text
-        last = max(left.index(name) for _, name, _, _ in found)
-        left = left[last + 1:]
-    for name, result in results.items():
-        if result in ("failed", "hung"):
-            print(f"{result}: {name}: {texts[name]}")
-    sums = collections.Counter(results.values())
-    print(f"{options.backend}, {options.ranks} ranks:",
-          ", ".join(f"{sums[result]} {result}" for result in SEVERITY))
-    return 1 if sums["failed"] + sums["hung"] else 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--backend", choices=("kolo", "gloo"), default="kolo")
@@ -194,8 +148,13 @@ def main():
     parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)  # of a rank
     options = parser.parse_args()
     if options.cases is not None:
-        run_rank(options)
-    return run_all(options)
+        run_cases(options)
+    names = options.only.split(",") if options.only else all_cases()
+    for name in ("RANK", "WORLD_SIZE", "BACKEND"):
+        os.environ.pop(name, None)
+    command = [__file__, "--backend", options.backend, "--limit", str(options.limit), "--cases"]
+    with tempfile.TemporaryDirectory() as folder:
+        return run_all(options.backend, names, options.ranks, command, {"TEMP_DIR": folder})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,270 @@
+"""Horovod's collectives.
+
+Arguments and results are Horovod's. The forms: `x_async` returns a handle, an integer for poll() and
+synchronize(); a trailing underscore works in place; `grouped_x` runs a list of tensors as one
+operation. What differs from Horovod:
+- a name is unique across kinds of operations in flight; None numbers the calls of a process set;
+- a grouped operation succeeds or fails as a whole, and returns a list;
+- tensors need not be contiguous, and may be of 12 dtypes, bfloat16, bool and complex ones too;
+- the async forms are differentiable, too;
+- errors are kolo.Error, the same on all ranks; kolo.InvalidArgument is a ValueError as well.
+"""
+
+import functools
+import itertools
+
+import torch
+
+from .. import _kolo
+from .compression import Compression
+from .process_sets import global_process_set
+
+Average = _kolo.ReduceOp.Average
+Sum = _kolo.ReduceOp.Sum
+Adasum = _kolo.ReduceOp.Adasum
+Min = _kolo.ReduceOp.Min
+Max = _kolo.ReduceOp.Max
+Product = _kolo.ReduceOp.Product
+
+_handles = {}
+_numbers = itertools.count()
+
+
+def _add(handle):
+    number = next(_numbers)
+    _handles[number] = handle
+    return number
+
+
+def poll(handle):
+    """Whether synchronize(handle) would return at once."""
+    if handle not in _handles:
+        raise ValueError(f"poll: there is no operation of handle {handle}, or it was synchronized.")
+    return _handles[handle].is_ready()
+
+
+def synchronize(handle):
+    """Waits for an operation, and returns its result. A handle is synchronized once; later calls
+    return None."""
+    waiting = _handles.pop(handle, None)
+    return None if waiting is None else waiting.result()
+
+
+def _number_of(process_set):
+    if process_set.process_set_id is None:
+        raise ValueError(f"{process_set} has not been added: pass it to hvd.init(process_sets=[…]) "
+                         "or hvd.add_process_set(), or it was removed.")
+    return process_set.process_set_id
+
+
+def _options(name, process_set, kind=_kolo.OperationOptions):
+    return kind(name or "", _number_of(process_set))
+
+
+def _reduction(average, op, prescale, postscale, name, process_set, codec="none"):
+    if average is not None:
+        if op is not None:
+            raise ValueError("average and op are both given. Pass op alone.")
+        op = Average if average else Sum
+    return _kolo.AllreduceOptions(Average if op is None else op, prescale, postscale, codec,
+                                  name or "", _number_of(process_set))
+
+
+def _reduce(start, tensors, compression, *reduction):
+    """Starts a reduction of a tensor or of a list, and waits."""
+    if compression.codec is not None:
+        return start(tensors, _reduction(*reduction, compression.codec)).result()
+    if isinstance(tensors, torch.Tensor):
+        packed, context = compression.compress(tensors)
+        return compression.decompress(start(packed, _reduction(*reduction)).result(), context)
+    packed, contexts = zip(*map(compression.compress, tensors))
+    results = start(packed, _reduction(*reduction)).result()
+    return [compression.decompress(*each) for each in zip(results, contexts)]
+
+
+# All-reduce: average is the former name of op=Average (True) and op=Sum (False).
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
+              prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
+    """Combines tensors of all ranks element by element; every rank gets the result.
+
+    op: Average (the default), Sum, Min, Max, Product or Adasum, which runs on any number of ranks
+    and on process sets, too. Means of integers are truncated. prescale_factor multiplies every
+    input, postscale_factor the result.
+    """
+    return _reduce(_kolo.allreduce_async, tensor, compression, average, op, prescale_factor,
+                   postscale_factor, name, process_set)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                    postscale_factor=1.0, process_set=global_process_set):
+    return _add(_kolo.allreduce_async(tensor, _reduction(
+        average, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=global_process_set):
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor,
+                                        postscale_factor, process_set))
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
+                     postscale_factor=1.0, process_set=global_process_set):
+    return _add(_kolo.allreduce_async_(tensor, _reduction(
+        average, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
+                      prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
+    return _reduce(_kolo.grouped_allreduce_async, tensors, compression, average, op,
+                   prescale_factor, postscale_factor, name, process_set)
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                            postscale_factor=1.0, process_set=global_process_set):
+    return _add(_kolo.grouped_allreduce_async(tensors, _reduction(
+        average, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                       postscale_factor=1.0, process_set=global_process_set):
+    return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
+                                                postscale_factor, process_set))
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
+                             postscale_factor=1.0, process_set=global_process_set):
+    return _add(_kolo.grouped_allreduce_async_(tensors, _reduction(
+        average, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
+    """Adds up or averages COO tensors. Returns a function that waits and returns the entries of all
+    ranks, not coalesced; those of one rank are."""
+    handle = _add(_kolo.sparse_allreduce_async(
+        tensor, _reduction(None, op, 1.0, 1.0, name, process_set)))
+    return functools.partial(synchronize, handle)
+
+
+# Reduce-scatter
+
+
+def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
+                  process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
+    """Combines tensors of all ranks as allreduce(), by any op but Adasum, and gives each rank its
+    share of the result's rows; the first ranks get one more where they do not divide evenly."""
+    return _reduce(_kolo.reduce_scatter_async, tensor, compression, None, op, prescale_factor,
+                   postscale_factor, name, process_set)
+
+
+def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set,
+                        prescale_factor=1.0, postscale_factor=1.0):
+    return _add(_kolo.reduce_scatter_async(tensor, _reduction(
+        None, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
+                          process_set=global_process_set, prescale_factor=1.0,
+                          postscale_factor=1.0):
+    return _reduce(_kolo.grouped_reduce_scatter_async, tensors, compression, None, op,
+                   prescale_factor, postscale_factor, name, process_set)
+
+
+def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set,
+                                prescale_factor=1.0, postscale_factor=1.0):
+    return _add(_kolo.grouped_reduce_scatter_async(tensors, _reduction(
+        None, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+# All-gather
+
+
+def allgather(tensor, name=None, process_set=global_process_set):
+    """Concatenates tensors of all ranks along dimension 0, in which they may differ. A rank that
+    has joined has no rows."""
+    return synchronize(allgather_async(tensor, name, process_set))
+
+
+def allgather_async(tensor, name=None, process_set=global_process_set):
+    return _add(_kolo.allgather_async(tensor, _options(name, process_set, _kolo.GatherOptions)))
+
+
+def grouped_allgather(tensors, name=None, process_set=global_process_set):
+    return synchronize(grouped_allgather_async(tensors, name, process_set))
+
+
+def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+    return _add(_kolo.grouped_allgather_async(
+        tensors, _options(name, process_set, _kolo.GatherOptions)))
+
+
+# Broadcast
+
+
+def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
+    """Copies the tensor of root_rank, a rank of the world, to all ranks."""
+    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+
+def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+    return _add(_kolo.broadcast_async(tensor, root_rank, _options(name, process_set)))
+
+
+def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
+    return _add(_kolo.broadcast_async_(tensor, root_rank, _options(name, process_set)))
+
+
+# All-to-all
+
+
+class _Alltoall:
+    """A handle whose received splits become a tensor like the splits."""
+
+    def __init__(self, handle, like):
+        self._handle, self._like = handle, like
+        self.is_ready = handle.is_ready
+
+    def result(self):
+        output, received = self._handle.result()
+        return output, self._like.new_tensor(received)
+
+
+def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
+    """Sends rows to every rank. splits, a tensor or a list of integers, has the number of rows for
+    each rank; None is equal shares.
+
+    Returns the rows from all ranks, and if splits are given also a tensor of the number of rows
+    from each rank. splits must add up to the tensor's rows; Horovod ignores rows beyond them.
+    """
+    output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return output if splits is None else (output, received)
+
+
+def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
+    """Its result is always the pair."""
+    splits = torch.as_tensor([] if splits is None else splits, dtype=None if isinstance(
+        splits, torch.Tensor) else torch.int32)
+    if splits.is_floating_point():
+        raise ValueError(f"alltoall: splits must be integers, but are {splits.dtype}.")
+    return _add(_Alltoall(_kolo.alltoall_async(tensor, splits.tolist(),
+                                               _options(name, process_set)), splits))
+
+
+# Without tensors
+
+
+def barrier(process_set=global_process_set):
+    """Waits until all ranks of the set have called it."""
+    _kolo.barrier_async(_options(None, process_set)).result()
+
+
+def join(device=-1, process_set=global_process_set):
+    """Takes no further part in the operations of others until all ranks have joined, and returns
+    the rank that joined last. A rank that has joined contributes the identity: zeros to sums, ones
+    to products, no rows to gathers. device has no effect: nothing is allocated for it."""
+    return _kolo.join(_number_of(process_set))

@@ -1,0 +1,46 @@
+// Batch normalization over all ranks, with the tensors of a module of Python.
+#include <memory>
+#include <optional>
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings.hpp"
+#include "kolo/extras/sync_batch_norm.hpp"
+
+namespace kolo::python {
+namespace {
+
+std::shared_ptr<SyncBatchNormImpl> make_sync_batch_norm(std::int64_t features, double eps,
+                                                        std::optional<double> momentum, bool affine,
+                                                        bool track_running_stats) {
+  const auto options = torch::nn::BatchNormOptions(features)
+                           .eps(eps)
+                           .momentum(momentum)
+                           .affine(affine)
+                           .track_running_stats(track_running_stats);
+  return std::make_shared<SyncBatchNormImpl>(options);
+}
+
+}  // namespace
+
+void bind_sync_batch_norm(py::module_& module) {
+  using MaybeTensor = const std::optional<at::Tensor>&;
+  using Norm = SyncBatchNormImpl;
+  py::class_<Norm, std::shared_ptr<Norm>>(module, "SyncBatchNorm")
+      .def(py::init(&make_sync_batch_norm))
+      .def(
+          "forward",
+          [](Norm& norm, const at::Tensor& input, MaybeTensor weight, MaybeTensor bias,
+             MaybeTensor mean, MaybeTensor variance, MaybeTensor batches) {
+            norm.weight = weight.value_or(at::Tensor());
+            norm.bias = bias.value_or(at::Tensor());
+            norm.running_mean = mean.value_or(at::Tensor());
+            norm.running_var = variance.value_or(at::Tensor());
+            norm.num_batches_tracked = batches.value_or(at::Tensor());
+            return norm.forward(input);
+          },
+          WithoutLock());
+}
+
+}  // namespace kolo::python

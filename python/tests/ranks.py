@@ -1,0 +1,30 @@
+"""What the tests under mpirun share. Arguments of a test are the command that starts ranks."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
+
+
+class Ranks(unittest.TestCase):
+    head = ""  # of every program
+
+    def run_ranks(self, count, program, head=None, status=0):
+        """What all ranks print, lines in any order. A count of 0 is a process without mpirun."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        environment = {name: value for name, value in os.environ.items() if name not in names}
+        environment |= dict.fromkeys(
+            ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
+        start = [*MPIRUN, "-np", str(count)] if count else []
+        text = (self.head if head is None else head) + program
+        run = subprocess.run([*start, sys.executable, "-c", text], text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
+                             timeout=120)
+        self.assertEqual(run.returncode != 0, status != 0, run.stdout)
+        return run.stdout
+
+
+def main():
+    unittest.main(argv=sys.argv[:1])
