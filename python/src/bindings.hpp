@@ -12,6 +12,7 @@ namespace py = pybind11;
 using WithoutLock = py::call_guard<py::gil_scoped_release>;
 
 void bind_collectives(py::module_& module);
+void bind_optimizer(py::module_& module);
 void bind_sync_batch_norm(py::module_& module);
 
 }  // namespace kolo::python

@@ -72,5 +72,6 @@ PYBIND11_MODULE(_kolo, module) {
   module.def("stop_timeline", &kolo::stop_timeline, WithoutLock());
   module.def("make_c10d_backend", &make_backend, WithoutLock());
   bind_collectives(module);
+  bind_optimizer(module);
   bind_sync_batch_norm(module);
 }

@@ -50,7 +50,11 @@ struct DistributedOptimizerOptions {
   /// optimizer is sharded.
   bool sparse_as_dense = false;
   JoinDivisor join_divisor = JoinDivisor::World;  ///< for Average while some ranks have joined
-  ProcessSet* process_set = nullptr;              ///< null: the world of Runtime::current()
+  /// While gradients are reduced, the program may read them, as with Horovod, but not write to
+  /// them: what it reads is undefined. Otherwise reading throws, too. No effect where gradients are
+  /// sharded.
+  bool reads_in_flight = false;
+  ProcessSet* process_set = nullptr;  ///< null: the world of Runtime::current()
 
   // --- Accumulation and local SGD: docs/training.md ---
 

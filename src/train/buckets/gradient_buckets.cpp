@@ -196,17 +196,10 @@ void GradientBuckets::set_refusals(const std::vector<std::string>& names) {
   }
 }
 
-void GradientBuckets::refuse_access(const Bucket& bucket) {
+void GradientBuckets::refuse(const Bucket& bucket, Refused refused) {
   for (const Bucket::Member& member : bucket.members) {
     if (is_sparse(member.parameter)) continue;
-    train::refuse_access(views_[member.parameter].storage());
-  }
-}
-
-void GradientBuckets::allow_access(const Bucket& bucket) {
-  for (const Bucket::Member& member : bucket.members) {
-    if (is_sparse(member.parameter)) continue;
-    train::allow_access(views_[member.parameter].storage());
+    train::refuse(views_[member.parameter].storage(), refused);
   }
 }
 

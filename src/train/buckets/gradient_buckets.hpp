@@ -10,6 +10,7 @@
 
 #include "kolo/shared_buffer.hpp"
 #include "train/buckets/bucket_plan.hpp"
+#include "train/tensors/parameter_storage.hpp"
 
 namespace kolo::train {
 
@@ -99,11 +100,10 @@ class GradientBuckets {
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
-  /// While a bucket is reduced, each access to its gradients throws c10::Error, naming the
-  /// parameter with `names`. Its flat() may be used.
+  /// While a bucket is reduced, each access to its gradients, or each write, throws c10::Error,
+  /// naming the parameter with `names`. Its flat() may be used.
   void set_refusals(const std::vector<std::string>& names);
-  void refuse_access(const Bucket& bucket);
-  void allow_access(const Bucket& bucket);
+  void refuse(const Bucket& bucket, Refused refused);
 
   /// After the reduction: makes the views the gradients of parameters for which any rank has one.
   void assign_gradients(const Bucket& bucket);

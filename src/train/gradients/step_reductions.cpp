@@ -324,7 +324,7 @@ void StepReductions::submit(std::size_t bucket) {
   state.is_complete = false;
   ++state.submissions;
   if (buckets_.plan().slots > 0) withhold_own(plan);
-  buckets_.refuse_access(plan);
+  buckets_.refuse(plan, setup_.options.reads_in_flight ? Refused::Writes : Refused::Access);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
     if (buckets_.is_sparse(plan.members[i].parameter)) submit_sparse(bucket, i);
@@ -447,10 +447,10 @@ void StepReductions::complete(std::size_t bucket) {
   try {
     state.reduction->wait();
   } catch (...) {
-    buckets_.allow_access(plan);
+    buckets_.refuse(plan, Refused::Nothing);
     throw;
   }
-  buckets_.allow_access(plan);
+  buckets_.refuse(plan, Refused::Nothing);
   if (buckets_.has_any_counted(plan)) setup_.step.has_any_counted = true;
   if (plan.has_digest && setup_.step.digest && buckets_.has_unequal_digests(plan)) {
     setup_.step.digests_differ = true;

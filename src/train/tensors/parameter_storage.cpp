@@ -13,23 +13,22 @@ namespace kolo::train {
 namespace {
 
 bool& refuses_access(at::StorageImpl& storage);
+bool& refuses_writes(at::StorageImpl& storage);
 
 /// LibTorch can refuse access to a storage, but cannot allow it again. Only an explicit
-/// instantiation may name the flag, which is private.
-template <bool at::StorageImpl::* Flag>
-struct AccessFlag {
-  friend bool& refuses_access(at::StorageImpl& storage) { return storage.*Flag; }
+/// instantiation may name the flags, which are private.
+template <bool at::StorageImpl::* Access, bool at::StorageImpl::* Writes>
+struct AccessFlags {
+  friend bool& refuses_access(at::StorageImpl& storage) { return storage.*Access; }
+  friend bool& refuses_writes(at::StorageImpl& storage) { return storage.*Writes; }
 };
-template struct AccessFlag<&at::StorageImpl::throw_on_immutable_data_ptr_>;
+template struct AccessFlags<&at::StorageImpl::throw_on_immutable_data_ptr_,
+                            &at::StorageImpl::throw_on_mutable_data_ptr_>;
 
-void set_elements(at::StorageImpl& storage, at::DataPtr elements, bool are_refused) {
-  refuses_access(storage) = are_refused;
-  storage.set_data_ptr_noswap(std::move(elements));  // also puts the flag into effect
-}
-
-void set_access(const c10::Storage& storage, bool is_refused) {
-  at::StorageImpl& impl = *storage.unsafeGetStorageImpl();
-  set_elements(impl, std::move(impl._mutable_data_ptr_no_checks()), is_refused);
+void set_elements(at::StorageImpl& storage, at::DataPtr elements, Refused refused) {
+  refuses_access(storage) = refused == Refused::Access;
+  refuses_writes(storage) = refused == Refused::Writes;
+  storage.set_data_ptr_noswap(std::move(elements));  // also puts the flags into effect
 }
 
 }  // namespace
@@ -38,16 +37,18 @@ void set_refusal(const c10::Storage& storage, const std::string& text) {
   storage.unsafeGetStorageImpl()->get_extra_meta().custom_data_ptr_error_msg_ = text;
 }
 
-void refuse_access(const c10::Storage& storage) { set_access(storage, true); }
-void allow_access(const c10::Storage& storage) { set_access(storage, false); }
+void refuse(const c10::Storage& storage, Refused refused) {
+  at::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  set_elements(impl, std::move(impl._mutable_data_ptr_no_checks()), refused);
+}
 
 void take_elements(const c10::Storage& storage, c10::DeleterFnPtr kind) {
   set_elements(*storage.unsafeGetStorageImpl(),
-               at::DataPtr(nullptr, nullptr, kind, storage.device()), true);
+               at::DataPtr(nullptr, nullptr, kind, storage.device()), Refused::Access);
 }
 
 void set_elements(const c10::Storage& storage, at::DataPtr elements) {
-  set_elements(*storage.unsafeGetStorageImpl(), std::move(elements), false);
+  set_elements(*storage.unsafeGetStorageImpl(), std::move(elements), Refused::Nothing);
 }
 
 bool has_deleter(const c10::Storage& storage, c10::DeleterFnPtr kind) {

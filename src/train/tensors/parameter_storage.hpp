@@ -19,10 +19,13 @@ namespace kolo::train {
 /// access is refused.
 void set_refusal(const c10::Storage& storage, const std::string& text);
 
+/// What is refused for a while. LibTorch throws a text of its own where a write is refused and a
+/// read is not.
+enum class Refused : std::uint8_t { Nothing, Writes, Access };
+
 /// Refuses, or allows again, access to the elements through the storage, its tensors and their
 /// views.
-void refuse_access(const c10::Storage& storage);
-void allow_access(const c10::Storage& storage);
+void refuse(const c10::Storage& storage, Refused refused);
 
 /// Removes the storage's elements. `kind` becomes its deleter, which identifies it.
 void take_elements(const c10::Storage& storage, c10::DeleterFnPtr kind);

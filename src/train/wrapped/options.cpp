@@ -158,6 +158,7 @@ c10::IValue with_numbers(const c10::IValue& value, std::span<const double>& numb
 }  // namespace
 
 std::string problem_with_options(const OptimizerOptions& options) {
+  if (dynamic_cast<const NamedOptions*>(&options) != nullptr) return {};
   const auto copy = options.clone();
   if (visit_known(*copy, [](const char*, const auto&) {})) return {};
   const std::string where = "the options of class " + c10::demangle(typeid(options).name());
@@ -182,6 +183,7 @@ std::string problem_with_options(const OptimizerOptions& options) {
 }
 
 std::vector<OptionField> read_options(const OptimizerOptions& options) {
+  if (const auto* const named = dynamic_cast<const NamedOptions*>(&options)) return named->fields;
   std::vector<OptionField> fields;
   // Only to visit: nothing is written.
   const bool is_known = visit_known(
@@ -201,6 +203,11 @@ std::vector<OptionField> read_options(const OptimizerOptions& options) {
 
 void write_option(OptimizerOptions& options, const std::string& name,
                   const std::vector<double>& values) {
+  if (auto* const named = dynamic_cast<NamedOptions*>(&options)) {
+    const auto field = std::ranges::find(named->fields, name, &OptionField::name);
+    if (field != named->fields.end()) field->values = values;
+    return;
+  }
   const bool is_known = visit_known(options, [&](const char* field, auto& value) {
     if (name == field) from_values(values, value);
   });

@@ -31,6 +31,11 @@ struct OptionField {
   std::vector<double> values;
 };
 
+/// Options of an optimizer that is no class of C++.
+struct NamedOptions final : torch::optim::OptimizerCloneableOptions<NamedOptions> {
+  std::vector<OptionField> fields;
+};
+
 /// The reason why the options cannot be read and written, and what to do; empty if they can.
 /// Classes not from LibTorch need serialize() in both directions.
 std::string problem_with_options(const torch::optim::OptimizerOptions& options);

@@ -19,10 +19,11 @@ namespace kolo::test::gradient_access_test {
 class GradientAccessTest : public TrainingTest {
  protected:
   struct Training {
-    explicit Training(Shard shard)
+    explicit Training(DistributedOptimizer::Options options)
         : model(make_mlp(torch::kFloat32, 5, 2)),
           inner(model->parameters(), 0.1),
-          optimizer(inner, *model, with(shard)) {}
+          optimizer(inner, *model, std::move(options)) {}
+    explicit Training(Shard shard) : Training(with(shard)) {}
 
     void backward(int step) {
       optimizer.zero_grad();
@@ -67,6 +68,24 @@ TEST_F(GradientAccessTest, ReadsAndWritesOfAnyKind_AreRefusedDuringTheReduction)
         training.optimizer.step();
       }
     }
+  }
+}
+
+TEST_F(GradientAccessTest, ReadsInFlight_AreAllowed_ButNotWrites) {
+  for (const Shard shard : modes()) {
+    DistributedOptimizer::Options options = with(shard);
+    options.reads_in_flight = true;
+    Training training(options);
+    Training guarded(shard);
+    for (int step = 0; step < 3; ++step) {
+      training.backward(step);
+      EXPECT_TRUE(training.gradient().isfinite().all().item<bool>());
+      EXPECT_THROW(training.gradient().mul_(0.5), c10::Error);
+      training.optimizer.step();
+      guarded.step(step);
+    }
+    EXPECT_TRUE(torch::equal(flat(*training.model), flat(*guarded.model)));
+    if (shard == Shard::None) training.gradient().mul_(0.5);
   }
 }
 

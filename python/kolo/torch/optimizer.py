@@ -1,0 +1,279 @@
+"""DistributedOptimizer: an optimizer of torch.optim, or of the program's own, that steps with
+gradients which C++ reduces over the ranks while backward() runs."""
+
+import contextlib
+import warnings
+
+import torch
+
+from .. import _kolo
+from .compression import Compression
+from .functions import broadcast_optimizer_state
+from .operations import Average, _number_of
+from .process_sets import global_process_set
+
+
+class _Distributed:
+    """Stands before the class of the wrapped optimizer, whose groups, state and methods it shares.
+    The class that both make has its name, so that schedulers take it for one."""
+
+    def _start(self, names, buffers, process_set, options):
+        self._parameter_names = names
+        self._process_set = process_set
+        self._is_synchronized = False
+        self._skips_synchronize = False
+        self._engine = None
+        if process_set.included():
+            options.process_set = _number_of(process_set)
+            named = [(name, parameter) for parameter, name in names.items()]
+            self._engine = _kolo.DistributedOptimizer(self, named, buffers, options)
+
+    # --- what C++ calls ---
+
+    def _step_wrapped(self):
+        if isinstance(self, torch.optim.SparseAdam):  # with sparse_as_dense; it takes no others
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None and not parameter.grad.is_sparse:
+                        parameter.grad = parameter.grad.to_sparse()
+        super().step()
+
+    def _broadcast_wrapped(self, root):
+        broadcast_optimizer_state(self, root, self._process_set)
+
+    # --- torch.optim.Optimizer ---
+
+    def step(self, closure=None):
+        """Reduces the gradients unless synchronize() has done so, and steps. Blocks until they are
+        reduced. `closure` is evaluated once."""
+        if self._engine is None:
+            return super().step(closure)
+        if self._is_synchronized and not self._skips_synchronize:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(). Kolo does not reduce twice; Horovod would.",
+                stacklevel=2)
+        self._is_synchronized = False
+        loss = None
+
+        def evaluate():
+            nonlocal loss
+            with torch.enable_grad():
+                loss = closure()
+
+        self._engine.step(None if closure is None else evaluate)
+        return loss
+
+    def zero_grad(self, set_to_none=True):
+        """Drops all gradients. If some have arrived since the last step(), it discards them on all
+        ranks, and must be called on all."""
+        if self._engine is not None:
+            self._is_synchronized = False
+            self._engine.discard()
+        super().zero_grad(set_to_none)
+
+    def state_dict(self):
+        if self._engine is not None:
+            self._engine.require_state_map()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict):
+        if self._engine is not None:
+            self._engine.require_state_map()
+        super().load_state_dict(state_dict)
+
+    # --- Horovod's ---
+
+    def synchronize(self):
+        """Blocks until all gradients are reduced, so that the program can read and change them
+        before step()."""
+        if self._engine is not None:
+            self._engine.synchronize()
+            self._is_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """Under it, step() does not reduce gradients."""
+        if self._engine is not None:
+            self._engine.add_skip_synchronize()
+        self._skips_synchronize = True
+        try:
+            yield
+        finally:
+            self._skips_synchronize = False
+            if self._engine is not None:
+                self._engine.remove_skip_synchronize()
+
+    # --- beyond Horovod: as kolo::DistributedOptimizer in C++, where they are described ---
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Under it, backward() adds up gradients on this rank, and nothing is reduced."""
+        self._require_engine().add_no_sync()
+        try:
+            yield
+        finally:
+            self._engine.remove_no_sync()
+
+    def backward(self, loss_sum, count):
+        """Runs backward on a loss that is normalised by the `count`s of all ranks and passes."""
+        self._require_engine().backward(loss_sum, count)
+
+    def clip_grad_norm_(self, max_norm, norm_type=2.0):
+        """Calls synchronize(), then scales all gradients so that their total norm is at most
+        `max_norm`. Returns the norm before, the same on all ranks, in every shard mode."""
+        self.synchronize()
+        return self._require_engine().clip_grad_norm_(max_norm, norm_type)
+
+    def clip_grad_value_(self, max_value):
+        """Calls synchronize(), then limits each element to [-max_value, max_value]."""
+        self.synchronize()
+        self._require_engine().clip_grad_value_(max_value)
+
+    def join(self):
+        """Declares that this rank takes no more steps, and blocks until all have joined. All then
+        have the parameters and the state of one that has taken the most steps. Returns the rank
+        that joined last."""
+        return self._require_engine().join()
+
+    def save(self, folder, keep_last=1, extras=None):
+        """Writes a checkpoint: parameters, buffers, state and options of the optimizer, and the
+        states of random number generators. Programs in C++ load it, too. Collective.
+
+        `keep_last`: keeps this many of the newest; 0: all. `extras`: a dictionary of strings."""
+        self._require_engine().save(folder, keep_last, extras or {})
+
+    def load(self, path, strict=True, optimizer_state=True, random_state=True):
+        """Resumes from a checkpoint of any number of ranks, any shard mode and either language, or
+        loads parameters from a file of safetensors. Collective. Returns a dictionary: path, steps,
+        extras, and which tensors it took."""
+        return self._require_engine().load(path, strict, optimizer_state, random_state)
+
+    def save_full_state(self, file, root=0):
+        """Rank `root` writes one file of safetensors with all parameters, buffers and state."""
+        self._require_engine().save_full_state(file, root)
+
+    def full_parameters(self, write):
+        """Runs `write()`, which may change parameters. Only needed with shard="full"."""
+        self._require_engine().full_parameters(write)
+
+    def check_replicas(self):
+        """Raises MismatchError on all ranks if parameters differ between ranks."""
+        self._require_engine().check_replicas()
+
+    def _require_engine(self):
+        if self._engine is None:
+            raise RuntimeError("DistributedOptimizer: this rank is not in its process set, and "
+                               "steps alone.")
+        return self._engine
+
+
+def _names_of(groups, named):
+    """The names of parameters by parameter."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    if named is None:
+        return {parameter: f"allreduce.noname.{i}.{j}" for i, group in enumerate(groups)
+                for j, parameter in enumerate(group["params"])}
+    named = list(named)
+    if not all(isinstance(pair, tuple) for pair in named):
+        raise ValueError("named_parameters must be pairs of a name and a parameter, as from "
+                         "model.named_parameters().")
+    names = [name for name, _ in named]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"named_parameters has several parameters of the same name: "
+                         f"{', '.join(twice)}. Rename all but one.")
+    of_parameters = {parameter: name for name, parameter in named}
+    unnamed = sum(parameter not in of_parameters for parameter in parameters)
+    if unnamed:
+        raise ValueError(f"named_parameters lacks {unnamed} of the optimizer's {len(parameters)} "
+                         "parameters. Name all, or leave named_parameters out.")
+    return of_parameters
+
+
+def _groups_of(groups, parameters):
+    """Lists of parameters that are reduced together."""
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(f"groups is {groups}; it must be a list of lists of parameters, or "
+                             "how many there are.")
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        share, rest = divmod(len(trained), groups or 1)
+        ends = [share * (i + 1) + min(i + 1, rest) for i in range(groups)]
+        return [trained[begin:end] for begin, end in zip([0, *ends], ends) if begin < end]
+    for group in groups:
+        if not all(isinstance(parameter, torch.Tensor) for parameter in group):
+            raise ValueError("groups must be a list of lists of parameters, or how many there are.")
+    return [list(group) for group in groups]
+
+
+def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none,
+                         backward_passes_per_step=1, op=Average, gradient_predivide_factor=1.0,
+                         num_groups=0, groups=None, sparse_as_dense=False,
+                         process_set=global_process_set, *, model=None, shard=None,
+                         master_weights=False, reduce_dtype=None, bucket_bytes=0,
+                         error_feedback=True):
+    """Wraps an optimizer for data-parallel training: gradients are reduced over all ranks while
+    backward() still runs. Returns an object of the optimizer's class, which shares its parameter
+    groups and its state; use this one from now on. Collective over the process set.
+
+    The arguments before `*` are those of Horovod 0.28; num_groups is the old name of groups.
+
+    optimizer: any torch.optim.Optimizer but LBFGS, over parameters on one device.
+    named_parameters: pairs of a name and a parameter; the same on all ranks.
+    compression: Compression.none, .fp16, .bf16, …
+    backward_passes_per_step: calls of backward() before gradients, which add up, are reduced.
+    op: Average, Sum or Adasum, which combines gradients, where Horovod's combines updates.
+    gradient_predivide_factor: f: gradients are multiplied by 1/f before the sum and by f after it.
+    groups: lists of parameters that are reduced together, or how many equal ones there are.
+    sparse_as_dense: makes sparse gradients dense.
+    process_set: reduces over its ranks only. On other ranks the optimizer steps alone.
+    model: supplies names, instead of named_parameters, and the buffers that save() writes.
+    shard: "optimizer", "gradients" or "full": what is sharded over the ranks instead of replicated,
+        as ZeRO-1, -2 and -3; the optimizer must be elementwise. Default: the setting KOLO_SHARD.
+    master_weights, reduce_dtype, bucket_bytes, error_feedback: as in C++; see
+        include/kolo/torch/distributed_optimizer_options.hpp.
+
+    While gradients are reduced, until step() or synchronize(), a program may read them, which is
+    undefined, but not write to them: torch raises RuntimeError ("Cannot access data pointer"). Call
+    synchronize(), or clip_grad_norm_() of the optimizer, first. From the second step on, options
+    that differ between ranks, such as the learning rate, are an error on all ranks.
+    """
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; it must be "
+                         "positive.")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor is for op=Average only.")
+    if compression.codec is None:
+        raise ValueError(f"compression is {compression.__name__}, a class of the program's own: the "
+                         "optimizer compresses in C++. Pass one of Compression.")
+    if num_groups:
+        warnings.warn("num_groups is now called groups.", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    base = type(optimizer)
+    distributed = type(base.__name__, (_Distributed, base), {"__doc__": base.__doc__})
+    wrapped = distributed.__new__(distributed)
+    # Not what a scheduler has put in place of step(), which would step the wrapped optimizer.
+    wrapped.__dict__.update((name, value) for name, value in vars(optimizer).items()
+                            if name != "step")
+    if named_parameters is None and model is not None:
+        named_parameters = model.named_parameters()
+    names = _names_of(wrapped.param_groups, named_parameters)
+
+    options = _kolo.DistributedOptimizerOptions()
+    options.op = op
+    options.gradient_predivide_factor = gradient_predivide_factor
+    options.sparse_as_dense = sparse_as_dense
+    options.reads_in_flight = True
+    options.backward_passes_per_step = backward_passes_per_step
+    options.compression = compression.codec
+    options.shard = shard
+    options.master_weights = master_weights
+    options.reduce_dtype = reduce_dtype
+    options.bucket_bytes = bucket_bytes
+    options.error_feedback = error_feedback
+    if groups is not None:
+        options.groups = _groups_of(groups, list(names))
+    buffers = [] if model is None else list(model.named_buffers())
+    wrapped._start(names, buffers, process_set, options)
+    return wrapped

@@ -1,0 +1,187 @@
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings.hpp"
+#include "kolo/runtime.hpp"
+#include "kolo/torch/distributed_optimizer_options.hpp"
+#include "python_optimizer.hpp"
+#include "train/optimizer/distributed_optimizer.hpp"
+
+namespace kolo::python {
+namespace {
+
+using train::TrainingEngine;
+
+/// kolo::DistributedOptimizer over an optimizer of Python.
+class OptimizerBinding {
+ public:
+  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+  OptimizerBinding(const py::object& optimizer, const NamedTensors& parameters,
+                   const NamedTensors& buffers, const DistributedOptimizerOptions& options) {
+    auto python = std::make_unique<PythonOptimizer>(optimizer);
+    python_ = python.get();
+    const py::gil_scoped_release without_lock;
+    engine_.emplace(std::move(python), python_->groups(), parameters, buffers, options, "");
+  }
+
+  /// Calls `work` with the engine, without the lock of the interpreter.
+  template <class Work>
+  auto run(const Work& work) {
+    python_->pull();
+    // Python has the options that C++ has changed, also if it throws.
+    const std::unique_ptr<PythonOptimizer, void (*)(PythonOptimizer*)> push(
+        python_, [](PythonOptimizer* python) { python->push(); });
+    const py::gil_scoped_release without_lock;
+    return work(*engine_);
+  }
+
+  void follow_options() { python_->follow_options(); }
+  TrainingEngine& engine() { return *engine_; }
+
+ private:
+  PythonOptimizer* python_;
+  std::optional<TrainingEngine> engine_;
+};
+
+/// A function of the engine as one of Python.
+template <class Result, class... Arguments>
+auto call(Result (TrainingEngine::*function)(Arguments...)) {
+  return [function](OptimizerBinding& self, std::decay_t<Arguments>... arguments) {
+    return self.run([&](TrainingEngine& engine) { return (engine.*function)(arguments...); });
+  };
+}
+template <class Result>
+auto call(Result (TrainingEngine::*function)() const) {
+  return [function](OptimizerBinding& self) {
+    return self.run([&](TrainingEngine& engine) { return (engine.*function)(); });
+  };
+}
+
+using Depth = int& (TrainingEngine::*)();
+
+auto add_to(Depth depth, int change) {
+  return [=](OptimizerBinding& self) { (self.engine().*depth)() += change; };
+}
+
+void bind_optimizer_options(py::module_& module) {
+  using Options = DistributedOptimizerOptions;
+  py::class_<Options>(module, "DistributedOptimizerOptions")
+      .def(py::init())
+      .def_readwrite("op", &Options::op)
+      .def_readwrite("gradient_predivide_factor", &Options::gradient_predivide_factor)
+      .def_readwrite("sparse_as_dense", &Options::sparse_as_dense)
+      .def_readwrite("reads_in_flight", &Options::reads_in_flight)
+      .def_readwrite("backward_passes_per_step", &Options::backward_passes_per_step)
+      .def_readwrite("error_feedback", &Options::error_feedback)
+      .def_readwrite("bucket_bytes", &Options::bucket_bytes)
+      .def_readwrite("groups", &Options::groups)
+      .def_readwrite("master_weights", &Options::master_weights)
+      .def_readwrite("reshard_after_forward", &Options::reshard_after_forward)
+      .def_property(
+          "reduce_dtype", [](const Options& options) { return options.reduce_dtype; },
+          [](Options& options, std::optional<at::ScalarType> type) { options.reduce_dtype = type; })
+      .def_property(
+          "compression",
+          [](const Options& options) { return std::string(options.compression.name()); },
+          [](Options& options, std::string name) {
+            options.compression = Compression::named(std::move(name));
+          })
+      .def_property(
+          "shard",
+          [](const Options& options) -> std::optional<std::string> {
+            if (!options.shard) return {};
+            return std::string(name_of(*options.shard));
+          },
+          [](Options& options, const std::optional<std::string>& name) {
+            options.shard.reset();
+            if (name) options.shard = shard_named(*name);
+          })
+      .def_property(
+          "process_set", [](const Options& options) { return options.process_set->number(); },
+          [](Options& options, int number) {
+            options.process_set = &Runtime::current().process_set(number);
+          });
+}
+
+py::dict to_dict(const Loaded& loaded) {
+  py::dict all;
+  all["path"] = loaded.path.string();
+  all["steps"] = loaded.steps;
+  all["extras"] = loaded.extras;
+  all["loaded"] = loaded.loaded;
+  all["converted"] = loaded.converted;
+  all["left_out"] = loaded.left_out;
+  all["unused"] = loaded.unused;
+  return all;
+}
+
+}  // namespace
+
+void bind_optimizer(py::module_& module) {
+  bind_optimizer_options(module);
+  using Extras = std::map<std::string, std::string>;
+  py::class_<OptimizerBinding>(module, "DistributedOptimizer")
+      .def(py::init<const py::object&, const OptimizerBinding::NamedTensors&,
+                    const OptimizerBinding::NamedTensors&, const DistributedOptimizerOptions&>())
+      .def("backward", call(&TrainingEngine::backward))
+      .def("synchronize", call(&TrainingEngine::synchronize))
+      .def("discard", call(&TrainingEngine::discard))
+      .def("clip_grad_norm_", call(&TrainingEngine::clip_grad_norm))
+      .def("clip_grad_value_", call(&TrainingEngine::clip_grad_value))
+      .def("join", call(&TrainingEngine::join))
+      .def("require_state_map", call(&TrainingEngine::require_state_map))
+      .def("full_parameters", call(&TrainingEngine::full_parameters))
+      .def("check_replicas", call(&TrainingEngine::check_replicas))
+      .def("reset_parameter_state", call(&TrainingEngine::reset_parameter_state))
+      .def("step",
+           [](OptimizerBinding& self, const std::optional<std::function<void()>>& closure) {
+             self.run([&](TrainingEngine& engine) {
+               if (!closure) return engine.step(nullptr);
+               return engine.step([&] {
+                 (*closure)();
+                 return at::Tensor();
+               });
+             });
+           })
+      .def("add_no_sync", add_to(&TrainingEngine::no_sync_depth, 1))
+      .def("remove_no_sync", add_to(&TrainingEngine::no_sync_depth, -1))
+      .def("add_skip_synchronize", add_to(&TrainingEngine::skip_synchronize_depth, 1))
+      .def("remove_skip_synchronize", add_to(&TrainingEngine::skip_synchronize_depth, -1))
+      .def("save",
+           [](OptimizerBinding& self, const std::filesystem::path& folder, int keep_last,
+              const Extras& extras) {
+             self.follow_options();
+             self.run([&](TrainingEngine& engine) {
+               engine.save(folder, {.keep_last = keep_last, .extras = extras});
+             });
+           })
+      .def("load",
+           [](OptimizerBinding& self, const std::filesystem::path& path, bool strict,
+              bool optimizer_state, bool random_state) {
+             self.follow_options();
+             return to_dict(self.run([&](TrainingEngine& engine) {
+               return engine.load(path, {.strict = strict,
+                                         .optimizer_state = optimizer_state,
+                                         .random_state = random_state});
+             }));
+           })
+      .def("save_full_state",
+           [](OptimizerBinding& self, const std::filesystem::path& file, int root) {
+             self.follow_options();
+             self.run([&](TrainingEngine& engine) { engine.save_full_state(file, root); });
+           });
+}
+
+}  // namespace kolo::python
