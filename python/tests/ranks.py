@@ -21,7 +21,7 @@ class Ranks(unittest.TestCase):
         text = (self.head if head is None else head) + program
         run = subprocess.run([*start, sys.executable, "-c", text], text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
-                             timeout=120)
+                             timeout=300)
         self.assertEqual(run.returncode != 0, status != 0, run.stdout)
         return run.stdout
 

@@ -9,8 +9,9 @@ Horovod's; docs/horovod.md lists what behaves differently.
 
 import re
 
+from . import elastic
 from .. import Error as HorovodInternalError
-from .. import _kolo, _start
+from .. import InvalidArgument, _kolo, _start
 from .._kolo import (cross_rank, cross_size, is_homogeneous, is_initialized, local_rank, local_size,
                      mpi_threads_supported, rank, shutdown, size, stop_timeline)
 from .compression import Compression
@@ -35,8 +36,8 @@ def init(comm=None, process_sets=None):
     process_sets: a list of ProcessSet to add; "dynamic", as in Horovod, has no effect.
     """
     if comm:
-        raise ValueError("hvd.init(comm=…): Kolo runs on all ranks of mpirun. Start fewer, or pass "
-                         "process_set=hvd.ProcessSet(ranks) to the operations.")
+        raise InvalidArgument("hvd.init(comm=…): Kolo runs on all ranks of mpirun. Start fewer, or "
+                              "pass an hvd.ProcessSet of some of them to the operations.")
     if not _start():
         return
     global_process_set.ranks = list(range(size()))

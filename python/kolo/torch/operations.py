@@ -15,7 +15,7 @@ import itertools
 
 import torch
 
-from .. import _kolo
+from .. import InvalidArgument, _kolo
 from .compression import Compression
 from .process_sets import global_process_set
 
@@ -39,7 +39,7 @@ def _add(handle):
 def poll(handle):
     """Whether synchronize(handle) would return at once."""
     if handle not in _handles:
-        raise ValueError(f"poll: there is no operation of handle {handle}, or it was synchronized.")
+        raise InvalidArgument(f"poll: there is no operation {handle}, or it was synchronized.")
     return _handles[handle].is_ready()
 
 
@@ -50,10 +50,19 @@ def synchronize(handle):
     return None if waiting is None else waiting.result()
 
 
+def _blocking(start):
+    @functools.wraps(start)
+    def call(*arguments, **options):
+        return synchronize(start(*arguments, **options))
+
+    call.__name__ = start.__name__.replace("_async", "")
+    return call
+
+
 def _number_of(process_set):
     if process_set.process_set_id is None:
-        raise ValueError(f"{process_set} has not been added: pass it to hvd.init(process_sets=[…]) "
-                         "or hvd.add_process_set(), or it was removed.")
+        raise InvalidArgument(f"{process_set} has not been added, or was removed. Pass it to "
+                              "hvd.init(process_sets=[…]) or hvd.add_process_set().")
     return process_set.process_set_id
 
 
@@ -64,7 +73,7 @@ def _options(name, process_set, kind=_kolo.OperationOptions):
 def _reduction(average, op, prescale, postscale, name, process_set, codec="none"):
     if average is not None:
         if op is not None:
-            raise ValueError("average and op are both given. Pass op alone.")
+            raise InvalidArgument("average and op are both given. Pass op alone.")
         op = Average if average else Sum
     return _kolo.AllreduceOptions(Average if op is None else op, prescale, postscale, codec,
                                   name or "", _number_of(process_set))
@@ -72,8 +81,9 @@ def _reduction(average, op, prescale, postscale, name, process_set, codec="none"
 
 def _reduce(start, tensors, compression, *reduction):
     """Starts a reduction of a tensor or of a list, and waits."""
-    if compression.codec is not None:
-        return start(tensors, _reduction(*reduction, compression.codec)).result()
+    codec = getattr(compression, "codec", None)
+    if codec is not None:
+        return start(tensors, _reduction(*reduction, codec)).result()
     if isinstance(tensors, torch.Tensor):
         packed, context = compression.compress(tensors)
         return compression.decompress(start(packed, _reduction(*reduction)).result(), context)
@@ -103,16 +113,13 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
-def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-               process_set=global_process_set):
-    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor,
-                                        postscale_factor, process_set))
-
-
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                      postscale_factor=1.0, process_set=global_process_set):
     return _add(_kolo.allreduce_async_(tensor, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
+
+
+allreduce_ = _blocking(allreduce_async_)
 
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
@@ -127,21 +134,18 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
-def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
-                       postscale_factor=1.0, process_set=global_process_set):
-    return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
-                                                postscale_factor, process_set))
-
-
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                              postscale_factor=1.0, process_set=global_process_set):
     return _add(_kolo.grouped_allreduce_async_(tensors, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
+grouped_allreduce_ = _blocking(grouped_allreduce_async_)
+
+
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
-    """Adds up or averages COO tensors. Returns a function that waits and returns the entries of all
-    ranks, not coalesced; those of one rank are."""
+    """Adds up or averages COO tensors. Returns a function that waits, and returns the entries of
+    all ranks, not coalesced."""
     handle = _add(_kolo.sparse_allreduce_async(
         tensor, _reduction(None, op, 1.0, 1.0, name, process_set)))
     return functools.partial(synchronize, handle)
@@ -180,18 +184,10 @@ def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=glob
 # All-gather
 
 
-def allgather(tensor, name=None, process_set=global_process_set):
+def allgather_async(tensor, name=None, process_set=global_process_set):
     """Concatenates tensors of all ranks along dimension 0, in which they may differ. A rank that
     has joined has no rows."""
-    return synchronize(allgather_async(tensor, name, process_set))
-
-
-def allgather_async(tensor, name=None, process_set=global_process_set):
     return _add(_kolo.allgather_async(tensor, _options(name, process_set, _kolo.GatherOptions)))
-
-
-def grouped_allgather(tensors, name=None, process_set=global_process_set):
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
@@ -199,24 +195,24 @@ def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
         tensors, _options(name, process_set, _kolo.GatherOptions)))
 
 
+allgather = _blocking(allgather_async)
+grouped_allgather = _blocking(grouped_allgather_async)
+
+
 # Broadcast
 
 
-def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
-    """Copies the tensor of root_rank, a rank of the world, to all ranks."""
-    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
-
-
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+    """Copies the tensor of root_rank, a rank of the world, to all ranks."""
     return _add(_kolo.broadcast_async(tensor, root_rank, _options(name, process_set)))
-
-
-def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
     return _add(_kolo.broadcast_async_(tensor, root_rank, _options(name, process_set)))
+
+
+broadcast = _blocking(broadcast_async)
+broadcast_ = _blocking(broadcast_async_)
 
 
 # All-to-all
@@ -247,10 +243,10 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
 
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
     """Its result is always the pair."""
-    splits = torch.as_tensor([] if splits is None else splits, dtype=None if isinstance(
-        splits, torch.Tensor) else torch.int32)
+    if not isinstance(splits, torch.Tensor):
+        splits = torch.tensor([] if splits is None else splits, dtype=torch.int32)
     if splits.is_floating_point():
-        raise ValueError(f"alltoall: splits must be integers, but are {splits.dtype}.")
+        raise InvalidArgument(f"alltoall: splits must be integers, but are {splits.dtype}.")
     return _add(_Alltoall(_kolo.alltoall_async(tensor, splits.tolist(),
                                                _options(name, process_set)), splits))
 

@@ -1,6 +1,6 @@
 """Groups of ranks that run collectives together."""
 
-from .. import _kolo
+from .. import InvalidArgument, _kolo
 
 
 class ProcessSet:
@@ -15,7 +15,7 @@ class ProcessSet:
         self.ranks = sorted(ranks)
         self.process_set_id = None
         if not all(isinstance(rank, int) for rank in self.ranks):
-            raise ValueError(f"ProcessSet: the ranks must be integers, but are {self.ranks}.")
+            raise InvalidArgument(f"ProcessSet: the ranks must be integers, but are {self.ranks}.")
 
     def size(self):
         return None if self.process_set_id is None else len(self.ranks)
@@ -25,7 +25,7 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         if not self.included():
-            raise ValueError(f"rank {_kolo.rank()} is not a member of {self}.")
+            raise InvalidArgument(f"rank {_kolo.rank()} is not a member of {self}.")
         return self.ranks.index(_kolo.rank())
 
     def included(self):
