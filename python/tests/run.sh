@@ -13,6 +13,6 @@ if [ $# -eq 0 ] && [ ! -x "$python" ]; then
 fi
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" "$python" -m pip install --quiet "$root/python"
-for test in distributed_test horovod_test optimizer_test; do
+for test in distributed_test horovod_test optimizer_test docs_test; do
   "$python" "$root/python/tests/$test.py" mpirun --oversubscribe
 done

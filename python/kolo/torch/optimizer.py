@@ -120,14 +120,12 @@ class _Distributed:
         self._require_engine().backward(loss_sum, count)
 
     def clip_grad_norm_(self, max_norm, norm_type=2.0):
-        """Calls synchronize(), then scales all gradients so that their total norm is at most
-        `max_norm`. Returns the norm before, the same on all ranks, in every shard mode."""
-        self.synchronize()
+        """Waits for the gradients, then scales all of them so that their total norm is at most
+        `max_norm`. Needs no skip_synchronize(). Returns the norm before, the same on all ranks, in every shard mode."""
         return self._require_engine().clip_grad_norm_(max_norm, norm_type)
 
     def clip_grad_value_(self, max_value):
-        """Calls synchronize(), then limits each element to [-max_value, max_value]."""
-        self.synchronize()
+        """Waits for the gradients, then limits each element to [-max_value, max_value]."""
         self._require_engine().clip_grad_value_(max_value)
 
     def join(self):
