@@ -5,14 +5,19 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 # shellcheck source=cmake/environment.sh
 . "$root/cmake/environment.sh"
+# shellcheck source=cmake/libtorch.sh
+. "$root/cmake/libtorch.sh"
 
-python="${1:-$kolo_cache/torch/bin/python}"
-if [ $# -eq 0 ] && [ ! -x "$python" ]; then
-  python3 -m venv "$kolo_cache/torch"
-  "$python" -m pip install --quiet --no-cache-dir "torch==2.11.0" numpy
+python="${1:-$kolo_cache/torch-$torch_version/bin/python}"
+if [ $# -eq 0 ] && ! "$python" -c "import torch, numpy" 2>/dev/null; then
+  python3 -m venv --clear "${python%/bin/python}"
+  "$python" -m pip install --quiet --no-cache-dir "torch==$torch_version" numpy
 fi
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" "$python" -m pip install --quiet "$root/python"
-for test in distributed_test horovod_test optimizer_test docs_test; do
-  "$python" "$root/python/tests/$test.py" mpirun --oversubscribe
+status=0
+for test in "$root"/python/tests/*_test.py; do
+  printf '\n== %s ==\n' "$(basename "$test" .py)"
+  "$python" "$test" mpirun --oversubscribe || status=1
 done
+exit "$status"

@@ -28,8 +28,8 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
 
 def broadcast_optimizer_state(optimizer, root_rank, model=None, process_set=global_process_set):
     """Copies the root's state and options to all ranks, of any optimizer with state_dict(), LBFGS
-    too. Takes no step to create state, so gradients stay and `model` has no effect. Holds a
-    serialized copy for the time being."""
+    too. Takes no step to create state, so `model` has no effect; but gradients are zeros afterwards
+    where there were none, which programs may read. Holds a serialized copy for the time being."""
     file = io.BytesIO()
     if _kolo.rank() == root_rank:
         torch.save(optimizer.state_dict(), file)
@@ -38,6 +38,10 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None, process_set=glob
     if _kolo.rank() != root_rank:  # load_state_dict() moves it to the parameters' device
         optimizer.load_state_dict(
             torch.load(io.BytesIO(bytes_), map_location="cpu", weights_only=False))
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
 
 def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
