@@ -182,6 +182,24 @@ for step in range(3):
 expect_close(model, values_of(plain), "closure")
 """)
 
+    def test_compression_loses_little_but_something(self):
+        self.run_ranks(2, """
+wanted = model_of()
+train(wanted, torch.optim.SGD(wanted.parameters(), 0.1), range(3), alone=True)
+for compression, bound in ((hvd.Compression.fp16, 1e-4), (hvd.Compression.bf16, 1e-3),
+                           (hvd.Compression.named("int8"), 1e-3), (hvd.Compression.named("top_k:0.5"), 0.1)):
+    for shard in ("none", "gradients"):
+        model = model_of()
+        train(model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), shard=shard,
+                                              compression=compression), range(3))
+        difference = (values_of(model) - values_of(wanted)).abs().max().item()
+        assert 0 < difference < bound, (compression.codec, shard, difference)
+class Own(hvd.Compression.fp16):
+    codec = None
+expect_error(ValueError, "a class of the program's own", lambda: hvd.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), 0.1), compression=Own))
+""")
+
     def test_wrapping_keeps_what_schedulers_and_programs_see(self):
         self.run_ranks(2, """
 model = model_of()
