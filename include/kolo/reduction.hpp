@@ -13,15 +13,32 @@ namespace kolo {
 /// only.
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
-/// Bool supports Min (logical and), Max (logical or) and Custom. Complex types support all except
-/// Min and Max, and on GPUs also not Product; their scales are real.
+/// BitAnd, BitOr and BitXor are for integers and Bool, in CPU memory. Bool supports these, Min
+/// (logical and), Max (logical or) and Custom. Complex types support all except Min, Max and the
+/// bitwise ones, and on GPUs also not Product; their scales are real.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
 /// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are
 /// orthogonal, their mean if they are parallel. It works on whole tensors of floating types, and
 /// treats complex tensors as vectors of their parts. Custom is a reduction that the program
 /// supplies; see CustomReduction.
-enum class ReduceOp : std::uint8_t { Average, Sum, Min, Max, Product, Adasum, Custom };
+enum class ReduceOp : std::uint8_t {
+  Average,
+  Sum,
+  Min,
+  Max,
+  Product,
+  Adasum,
+  Custom,
+  BitAnd,
+  BitOr,
+  BitXor
+};
+
+/// Whether `op` combines bits rather than numbers.
+constexpr bool is_bitwise(ReduceOp op) {
+  return op == ReduceOp::BitAnd || op == ReduceOp::BitOr || op == ReduceOp::BitXor;
+}
 
 std::string_view name_of(ReduceOp op);
 

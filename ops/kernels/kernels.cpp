@@ -30,6 +30,7 @@ void fill_numbers(ReduceOp op, std::byte* values, std::size_t count) {
     case ReduceOp::Max:
       return fill<T>(values, count, kIsFloat ? -Limits::infinity() : Limits::lowest());
     case ReduceOp::Product: return fill<T>(values, count, T{1});
+    case ReduceOp::BitAnd: return fill<T>(values, count, static_cast<T>(-1));
     default: return fill<T>(values, count, T{0});
   }
 }
@@ -65,7 +66,10 @@ void fill_identity(DType dtype, const Reduction& reduction, std::byte* values, s
     case DType::Float64: return fill_numbers<double>(reduction.op, values, count);
     case DType::Complex64: return fill_numbers<std::complex<float>>(reduction.op, values, count);
     case DType::Complex128: return fill_numbers<std::complex<double>>(reduction.op, values, count);
-    case DType::Bool: return fill(values, count, std::uint8_t{reduction.op == ReduceOp::Min});
+    case DType::Bool: {
+      const bool is_and = reduction.op == ReduceOp::Min || reduction.op == ReduceOp::BitAnd;
+      return fill(values, count, std::uint8_t{is_and});
+    }
   }
 }
 
@@ -81,7 +85,13 @@ T apply(T a, T b) {
   if constexpr (kOp == ReduceOp::Max) return std::max(a, b);
   const auto x = static_cast<std::uint64_t>(a);
   const auto y = static_cast<std::uint64_t>(b);
-  return static_cast<T>(kOp == ReduceOp::Sum ? x + y : x * y);
+  switch (kOp) {
+    case ReduceOp::Sum: return static_cast<T>(x + y);
+    case ReduceOp::BitAnd: return static_cast<T>(x & y);
+    case ReduceOp::BitOr: return static_cast<T>(x | y);
+    case ReduceOp::BitXor: return static_cast<T>(x ^ y);
+    default: return static_cast<T>(x * y);
+  }
 }
 
 /// Integers with scales, which gain little from vectors, and products of bytes.
@@ -129,6 +139,9 @@ CombineFunction find_scalar_op(ReduceOp op) {
     case ReduceOp::Min: return combine_scalars<T, ReduceOp::Min>;
     case ReduceOp::Max: return combine_scalars<T, ReduceOp::Max>;
     case ReduceOp::Product: return combine_scalars<T, ReduceOp::Product>;
+    case ReduceOp::BitAnd: return combine_scalars<T, ReduceOp::BitAnd>;
+    case ReduceOp::BitOr: return combine_scalars<T, ReduceOp::BitOr>;
+    case ReduceOp::BitXor: return combine_scalars<T, ReduceOp::BitXor>;
     case ReduceOp::Average:
     case ReduceOp::Adasum:
     case ReduceOp::Custom: break;
@@ -181,6 +194,7 @@ void combine_custom(DType dtype, const CustomReduction& custom,
 bool is_combinable(DType dtype, ReduceOp op) {
   if (op == ReduceOp::Custom) return true;
   const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
+  if (is_bitwise(op)) return is_integer(dtype) || dtype == DType::Bool;
   if (dtype == DType::Bool) return is_order;
   if (is_complex(dtype) && is_order) return false;
   return op != ReduceOp::Average && op != ReduceOp::Adasum;

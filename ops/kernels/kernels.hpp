@@ -11,16 +11,17 @@
 
 namespace kolo::ops {
 
-/// Fills `values` with the identity of `reduction`: 0 for Sum, Average and Adasum, 1 for Product,
-/// the highest value for Min, the lowest for Max; infinities for floats, true and false for bool.
+/// Fills `values` with the identity of `reduction`: 0 for Sum, Average, Adasum, BitOr and BitXor, 1
+/// for Product, all bits for BitAnd, the highest value for Min, the lowest for Max; infinities for
+/// floats, true and false for bool.
 void fill_identity(DType dtype, const Reduction& reduction, std::byte* values, std::size_t count);
 
 /// Local arithmetic of the collectives, with the widest vectors of the machine. It does not
 /// allocate, and requires only the alignment of one element; an element's bits do not depend on its
 /// position.
 
-/// Whether `op` can combine elements of `dtype`: all but Average and Adasum; for Bool only Min, Max
-/// and Custom; for complex types not Min and Max.
+/// Whether `op` can combine elements of `dtype`: all but Average and Adasum; bits only of integers
+/// and Bool; for Bool otherwise only Min, Max and Custom; for complex types not Min and Max.
 bool is_combinable(DType dtype, ReduceOp op);
 
 using kolo::combine;

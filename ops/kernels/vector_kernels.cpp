@@ -60,6 +60,25 @@ struct Max {
   }
 };
 
+struct BitAnd {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::And(a, b);
+  }
+};
+struct BitOr {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+struct BitXor {
+  template <class V>
+  static HWY_INLINE V apply(V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
 /// The loop of one element type and operation. Integers are unscaled.
 template <class Lanes, class Op>
 class Combiner {
@@ -157,6 +176,11 @@ void combine_vectors_of(const CombineCall& call) {
 
 template <class Lanes>
 CombineFunction find_op(ReduceOp op) {
+  if constexpr (std::is_integral_v<hn::TFromD<typename Lanes::D>>) {
+    if (op == ReduceOp::BitAnd) return combine_vectors_of<Lanes, BitAnd>;
+    if (op == ReduceOp::BitOr) return combine_vectors_of<Lanes, BitOr>;
+    if (op == ReduceOp::BitXor) return combine_vectors_of<Lanes, BitXor>;
+  }
   switch (op) {
     case ReduceOp::Sum: return combine_vectors_of<Lanes, Sum>;
     case ReduceOp::Min: return combine_vectors_of<Lanes, Min>;
@@ -165,9 +189,7 @@ CombineFunction find_op(ReduceOp op) {
       // There are no vector multiplications of bytes.
       if constexpr (sizeof(typename Lanes::Element) > 1) return combine_vectors_of<Lanes, Product>;
       break;
-    case ReduceOp::Average:
-    case ReduceOp::Adasum:
-    case ReduceOp::Custom: break;
+    default: break;
   }
   return nullptr;
 }

@@ -30,6 +30,10 @@ void check_reduction(DType dtype, ReduceOp op, double prescale, double postscale
   if (op == ReduceOp::Adasum && is_integer(dtype)) {
     throw InvalidArgument(what + " is not defined; convert the tensor to a floating type");
   }
+  if (is_bitwise(op)) {
+    if (is_integer(dtype) || dtype == DType::Bool) return;
+    throw InvalidArgument(what + " is not defined; view the tensor as integers");
+  }
   if (dtype == DType::Bool && !is_order) {
     throw InvalidArgument(what +
                           " is not defined; use Min (logical and) or Max (logical or), or "

@@ -34,6 +34,9 @@ std::string_view name_of(ReduceOp op) {
     case ReduceOp::Product: return "Product";
     case ReduceOp::Adasum: return "Adasum";
     case ReduceOp::Custom: return "Custom";
+    case ReduceOp::BitAnd: return "BitAnd";
+    case ReduceOp::BitOr: return "BitOr";
+    case ReduceOp::BitXor: return "BitXor";
   }
   return "unknown";
 }

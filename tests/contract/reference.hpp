@@ -53,10 +53,12 @@ inline constexpr DType kAllDTypes[] = {
 static_assert(std::size(kAllDTypes) == kDTypeCount);
 /// Whether the type supports `op`, one of kAllOps.
 inline bool is_defined(DType dtype, ReduceOp op) {
+  if (is_bitwise(op)) return is_integer(dtype) || dtype == DType::Bool;
   const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
   return dtype == DType::Bool ? is_order : !is_complex(dtype) || !is_order;
 }
-inline constexpr ReduceOp kAllOps[] = {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max,
-                                       ReduceOp::Product};
+inline constexpr ReduceOp kAllOps[] = {ReduceOp::Sum,     ReduceOp::Min,    ReduceOp::Max,
+                                       ReduceOp::Product, ReduceOp::BitAnd, ReduceOp::BitOr,
+                                       ReduceOp::BitXor};
 
 }  // namespace kolo::test

@@ -87,7 +87,13 @@ T reference_apply(ReduceOp op, T a, T b) {
   } else {
     const auto x = static_cast<std::uint64_t>(a);
     const auto y = static_cast<std::uint64_t>(b);
-    return static_cast<T>(op == ReduceOp::Sum ? x + y : x * y);
+    switch (op) {
+      case ReduceOp::Sum: return static_cast<T>(x + y);
+      case ReduceOp::BitAnd: return static_cast<T>(x & y);
+      case ReduceOp::BitOr: return static_cast<T>(x | y);
+      case ReduceOp::BitXor: return static_cast<T>(x ^ y);
+      default: return static_cast<T>(x * y);
+    }
   }
 }
 

@@ -28,6 +28,7 @@ TEST(NcclTypesTest, OperationsAreThoseThatAreDefined) {
   for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Adasum, ReduceOp::Custom}) {
     EXPECT_THROW(nccl_op({op}, DType::Float32), InvalidArgument);
   }
+  EXPECT_THROW(nccl_op({ReduceOp::BitAnd}, DType::Int32), InvalidArgument);
   EXPECT_THROW(nccl_op({ReduceOp::Sum}, DType::Bool), InvalidArgument);
   EXPECT_THROW(nccl_op({ReduceOp::Product}, DType::Bool), InvalidArgument);
 }

@@ -138,6 +138,13 @@ TEST_P(CombineTest, SeveralOutputs_AllOfWhichAreInputs) {
   for (const Buffer& output : inputs) EXPECT_EQ(output, expected);
 }
 
+TEST_P(CombineTest, Identity_ChangesNothing) {
+  const Buffer input = make_input(dtype_, 1, 40);
+  Buffer identity(input.size());
+  fill_identity(dtype_, {op_}, identity.data(), 40);
+  EXPECT_EQ(combine_at(dtype_, {op_}, {identity, input}, 0), input);
+}
+
 TEST_P(CombineTest, SpecialValues_EqualReference) {
   std::vector<double> values{0, 1};
   if (is_floating(dtype_) || is_complex(dtype_)) {
@@ -217,6 +224,7 @@ TEST(CombineErrorTest, UndefinedCombinations_Throw) {
     EXPECT_THROW(combine(DType::Complex64, {op}, inputs, outputs, 1), InvalidArgument);
   }
   EXPECT_THROW(combine(DType::Float32, {ReduceOp::Average}, inputs, outputs, 2), InvalidArgument);
+  EXPECT_THROW(combine(DType::Float32, {ReduceOp::BitAnd}, inputs, outputs, 2), InvalidArgument);
   EXPECT_THROW(combine(DType::Float32, {}, {}, outputs, 2), InvalidArgument);
 }
 

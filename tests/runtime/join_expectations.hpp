@@ -57,6 +57,11 @@ class Active {
     for (const int rank : ranks_) product *= input(rank, i) * scale;
     return product;
   }
+  double common_bits(std::size_t i, double scale) const {
+    std::int64_t bits = -1;
+    for (const int rank : ranks_) bits &= static_cast<std::int64_t>(input(rank, i) * scale);
+    return static_cast<double>(bits);
+  }
 
  private:
   ProcessSet& set_;
@@ -120,6 +125,10 @@ inline std::vector<ReduceCase> reduce_cases() {
        DType::Int64,
        {.op = ReduceOp::Product, .prescale = 3},
        [](const Active& active, std::size_t i) { return active.product(i, 3); }},
+      {"common bits",
+       DType::Int32,
+       {.op = ReduceOp::BitAnd, .prescale = 3},
+       [](const Active& active, std::size_t i) { return active.common_bits(i, 3); }},
   };
 }
 

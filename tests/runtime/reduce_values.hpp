@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -15,8 +17,9 @@
 
 namespace kolo::test {
 
-inline constexpr ReduceOp kPlainOps[] = {ReduceOp::Average, ReduceOp::Sum, ReduceOp::Min,
-                                         ReduceOp::Max, ReduceOp::Product};
+inline constexpr ReduceOp kPlainOps[] = {ReduceOp::Average, ReduceOp::Sum,     ReduceOp::Min,
+                                         ReduceOp::Max,     ReduceOp::Product, ReduceOp::BitAnd,
+                                         ReduceOp::BitOr,   ReduceOp::BitXor};
 
 /// Whether sums of what set_value() writes, in which the parts of a complex number depend on one
 /// another, are all that the reduction needs.
@@ -34,6 +37,12 @@ inline double reduce_input(DType dtype, ReduceOp op, int rank, std::size_t i) {
          (op == ReduceOp::Product ? 1 + static_cast<double>(mixed % 2) : input_value(rank, i));
 }
 
+/// `combine` on numbers that are integers.
+template <class Combine>
+double of_bits(double a, double b, Combine combine) {
+  return static_cast<double>(combine(static_cast<std::int64_t>(a), static_cast<std::int64_t>(b)));
+}
+
 inline double reduce_expected(DType dtype, ReduceOp op, int size, std::size_t i) {
   double result = reduce_input(dtype, op, 0, i);
   for (int rank = 1; rank < size; ++rank) {
@@ -42,6 +51,9 @@ inline double reduce_expected(DType dtype, ReduceOp op, int size, std::size_t i)
       case ReduceOp::Min: result = std::min(result, next); break;
       case ReduceOp::Max: result = std::max(result, next); break;
       case ReduceOp::Product: result *= next; break;
+      case ReduceOp::BitAnd: result = of_bits(result, next, std::bit_and()); break;
+      case ReduceOp::BitOr: result = of_bits(result, next, std::bit_or()); break;
+      case ReduceOp::BitXor: result = of_bits(result, next, std::bit_xor()); break;
       default: ADD_FAILURE() << name_of(op);
       case ReduceOp::Sum:
       case ReduceOp::Average: result += next; break;

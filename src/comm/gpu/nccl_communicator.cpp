@@ -59,9 +59,7 @@ ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
     case ReduceOp::Product:
       if (!is_bool) return ncclProd;
       break;
-    case ReduceOp::Average:
-    case ReduceOp::Adasum:
-    case ReduceOp::Custom: break;
+    default: break;
   }
   throw InvalidArgument("NCCL reduction of " + std::string(name_of(dtype)) + " by " +
                         std::string(name_of(reduction.op)) + " is not defined");

@@ -54,8 +54,14 @@ void check_reduction(Operation& operation, const TensorView& tensor,
   const DType dtype = tensor.dtype;
   const std::string op(name_of(options.op));
   const bool is_order = options.op == ReduceOp::Min || options.op == ReduceOp::Max;
-  if (dtype == DType::Bool && !is_order && options.op != ReduceOp::Custom) {
-    add_invalid_reason(operation, "bool supports only Min (and), Max (or) and Custom, not " + op);
+  const bool is_bits = is_bitwise(options.op);
+  if (dtype == DType::Bool && !is_order && !is_bits && options.op != ReduceOp::Custom) {
+    add_invalid_reason(operation,
+                       "bool supports only Min (and), Max (or), BitXor and Custom, not " + op);
+  }
+  if (is_bits && dtype != DType::Bool && !is_integer(dtype)) {
+    add_invalid_reason(operation, op + " is for integers and bool, not " +
+                                      std::string(name_of(dtype)) + ". View it as integers.");
   }
   if (is_complex(dtype) && is_order) {
     add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
@@ -67,7 +73,7 @@ void check_reduction(Operation& operation, const TensorView& tensor,
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
-  const bool is_cpu_only = options.op == ReduceOp::Custom || is_complex_product;
+  const bool is_cpu_only = options.op == ReduceOp::Custom || is_bits || is_complex_product;
   if (tensor.device.kind == DeviceKind::Cuda && is_cpu_only) {
     add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
                                       " runs on CPU memory only. Copy the tensor to the CPU.");

@@ -332,7 +332,7 @@ class Unpacker {
     return {text(*packed.name()),
             unpack_enum(packed.collective(), Collective::RemoveProcessSet, "operation"),
             all<TensorType>(*packed.tensors()),
-            unpack_enum(packed.op(), ReduceOp::Custom, "reduction"),
+            unpack_enum(packed.op(), ReduceOp::BitXor, "reduction"),
             text(*packed.custom()),
             packed.prescale(),
             packed.postscale(),

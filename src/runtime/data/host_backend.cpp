@@ -26,7 +26,8 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 /// Whether scaling changes the identity, which joined ranks contribute.
 bool has_fragile_identity(ReduceOp op) {
-  return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product;
+  return op == ReduceOp::Min || op == ReduceOp::Max || op == ReduceOp::Product ||
+         op == ReduceOp::BitAnd;
 }
 
 }  // namespace

@@ -57,6 +57,10 @@ TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
     expect_contains(
         refused<InvalidArgument>(right, right, {.op = ReduceOp::Custom, .custom = "any"}),
         "runs on CPU memory only");
+    TensorView bits = right;
+    bits.dtype = DType::Int32;
+    expect_contains(refused<InvalidArgument>(bits, bits, {.op = ReduceOp::BitXor}),
+                    "BitXor of int32 runs on CPU memory only");
     program.write(memory, 8, 1.0F);
     allreduce(right, right, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
     EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
