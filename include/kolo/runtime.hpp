@@ -135,7 +135,8 @@ class Runtime {
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
   /// What it holds is freed: shared memory, a thread, and later the object itself, unless the
   /// program keeps its shared_from_this(). Collective over the world, or over the members if they
-  /// made it through a Store, and blocking.
+  /// made it through a Store, and blocking. If it is matched by order and another member waits in
+  /// an operation, that, too, ends with ShutdownError, which names the rank that has left.
   ///
   /// @throws InvalidArgument, on all ranks, for the world, for a set that was removed before, and
   ///   where a rank knows that others have joined the set, in which they wait for it; and in a

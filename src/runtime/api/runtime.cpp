@@ -382,7 +382,9 @@ void Runtime::remove_process_set(ProcessSet& set) {
       throw InvalidArgument("remove_process_set: process set " + set.name() +
                             " has been removed already");
     }
-    if (!set.engine()->is_lost()) barrier({.process_set = &set, .purpose = "remove_process_set"});
+    if (!set.engine()->is_lost()) {
+      runtime::run(runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &set}));
+    }
     parts_->remove_set(set);
     return;
   }

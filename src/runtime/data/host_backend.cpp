@@ -305,7 +305,9 @@ Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
   order.begin(request);
   // The others read and write this rank's memory, as their own requests say.
   if (request.is_on_buffers()) co_await order.all_sharers_begun();
-  if (request.collective == Collective::Barrier) {
+  const bool is_barrier = request.collective == Collective::Barrier ||
+                          request.collective == Collective::RemoveProcessSet;
+  if (is_barrier) {
     std::vector<std::size_t> all;
     const std::vector<std::size_t> own{0};
     co_await gather_numbers(path_, own, all);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -62,6 +63,10 @@ Stamp stamp_of(const Request& request, std::uint64_t sequence) {
     hash.add(tensor.shape);
     stamp.elements += tensor.count();
   }
+  if (!request.rows.empty()) {
+    stamp.elements *= static_cast<std::uint64_t>(
+        std::accumulate(request.rows.begin(), request.rows.end(), std::int64_t{0}));
+  }
   stamp.hash = hash.value();
   return stamp;
 }
@@ -69,7 +74,8 @@ Stamp stamp_of(const Request& request, std::uint64_t sequence) {
 std::string describe(const Stamp& stamp) {
   std::string text(name_of(stamp.collective));
   switch (stamp.collective) {
-    case Collective::Barrier: return text;
+    case Collective::Barrier:
+    case Collective::RemoveProcessSet: return text;
     case Collective::AllReduce:
     case Collective::ReduceScatter: text += " (" + std::string(name_of(stamp.op)) + ")"; break;
     case Collective::Broadcast: text += " from rank " + std::to_string(stamp.root); break;
@@ -301,12 +307,12 @@ void OrderedCommunicator::went_on(int rank, const Stamp& other) const {
   throw OrderBroken{ErrorKind::Mismatch, rank,
                     "went on to operation " + std::to_string(other.sequence) +
                         " of the set without a part in operation " + std::to_string(now_.sequence) +
-                        " of " + own_rank() + ", " + describe(now_) +
+                        " of " + rank_text(inner_->rank()) + ", " + describe(now_) +
                         ". Submit the same operations on all ranks."};
 }
 
-std::string OrderedCommunicator::own_rank() const {
-  return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(inner_->rank())]);
+std::string OrderedCommunicator::rank_text(int rank) const {
+  return "rank " + std::to_string(world_ranks_[static_cast<std::size_t>(rank)]);
 }
 
 bool OrderedCommunicator::remembers(const Stamp& other) const {
@@ -326,12 +332,22 @@ void OrderedCommunicator::compare(int rank, const Stamp& other) const {
   if (other.kind == Stamp::Kind::Left) {
     fail(ErrorKind::Shutdown,
          "shut Kolo down or removed the set before it had submitted " + place +
-             (is_remembered ? ", " + describe(own) + " on " + own_rank() : std::string()));
+             (is_remembered ? ", " + describe(own) + " on " + rank_text(inner_->rank())
+                            : std::string()));
+  }
+  const bool has_other_left = other.collective == Collective::RemoveProcessSet;
+  if (is_remembered && (has_other_left || own.collective == Collective::RemoveProcessSet)) {
+    throw OrderBroken{ErrorKind::Shutdown, has_other_left ? rank : inner_->rank(),
+                      "has left the process set: it removed the set in place of " + place + ", " +
+                          describe(has_other_left ? own : other) + " on " +
+                          rank_text(has_other_left ? inner_->rank() : rank) +
+                          ". Remove a set once all its operations have ended."};
   }
   const std::string theirs = describe(other);
   const std::string ours = is_remembered ? describe(own) : "another operation";
   fail(ErrorKind::Mismatch,
-       "submitted " + theirs + " as " + place + ", where " + own_rank() + " submitted " +
+       "submitted " + theirs + " as " + place + ", where " + rank_text(inner_->rank()) +
+           " submitted " +
            (theirs == ours ? "one of another shape, factor, compression, placement or purpose"
                            : ours) +
            ". Submit the same operations in the same order on all ranks.");

@@ -30,7 +30,7 @@ struct Stamp {
 
   std::uint64_t sequence;  ///< 1, 2, …
   std::uint64_t hash;      ///< of all that ranks must agree on
-  std::uint64_t elements;  ///< of all tensors; all-gather, all-to-all: of a row of each
+  std::uint64_t elements;  ///< of all tensors; of rows without number: of a row of each
   std::int32_t root;
   Kind kind;
   Collective collective;
@@ -154,7 +154,7 @@ class OrderedCommunicator final : public Communicator {
   bool remembers(const Stamp& other) const;
   void compare(int rank, const Stamp& other) const;
   [[noreturn]] void went_on(int rank, const Stamp& other) const;
-  std::string own_rank() const;
+  std::string rank_text(int rank) const;
   bool has_shown(std::size_t sharer, std::uint64_t sequence) const;
   std::optional<Stamp> shown_by(std::size_t sharer, std::uint64_t sequence) const;
   bool have_sharers_begun();

@@ -143,10 +143,11 @@ Task PointToPoint::send(std::shared_ptr<Operation> operation) {
   }
   if (answer->kind == Kind::Refuse) {
     throw AgreedFailure{
-        {ErrorKind::Mismatch,
-         about(*operation) + "it sends " + text_of_size(header.bytes, header.dtype) + ", " +
-             rank_text(peer) + " receives " + text_of_size(answer->bytes, answer->dtype) +
-             " with tag " + std::to_string(header.tag) + ". Send and receive the same."}};
+        {ErrorKind::Mismatch, about(*operation) + rank_text(path_.communicator->rank()) +
+                                  " sends " + text_of_size(header.bytes, header.dtype) + ", " +
+                                  rank_text(peer) + " receives " +
+                                  text_of_size(answer->bytes, answer->dtype) + " with tag " +
+                                  std::to_string(header.tag) + ". Send and receive the same."}};
   }
   std::vector<Transfer> transfers;
   for (std::size_t begin = 0; begin < data.size(); begin += Communicator::kMaxMessageBytes) {
@@ -199,11 +200,11 @@ void PointToPoint::check_match(const Posted& posted, std::size_t bytes) {
                    .dtype = static_cast<std::uint64_t>(operation.request.tensors.front().dtype)};
   if (theirs.bytes == own.bytes && theirs.dtype == own.dtype) return;
   if (theirs.kind == Kind::Offer) tell(sender, own);
-  throw AgreedFailure{
-      {ErrorKind::Mismatch, about(operation) + "it receives " + text_of_size(own.bytes, own.dtype) +
-                                ", " + rank_text(sender) + " sends " +
-                                text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
-                                std::to_string(theirs.tag) + ". Send and receive the same."}};
+  throw AgreedFailure{{ErrorKind::Mismatch,
+                       about(operation) + rank_text(path_.communicator->rank()) + " receives " +
+                           text_of_size(own.bytes, own.dtype) + ", " + rank_text(sender) +
+                           " sends " + text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
+                           std::to_string(theirs.tag) + ". Send and receive the same."}};
 }
 
 std::vector<Transfer> PointToPoint::receive_data(std::span<std::byte> data, int sender, int tag) {

@@ -265,6 +265,22 @@ TEST_P(DisagreementTest, DataThatNobodyAwaited_AreNotTakenLater) {
   });
 }
 
+TEST_P(DisagreementTest, ARankThatRemovesTheSet_HasLeft) {
+  MemoryStore store;
+  for (const int odd : {0, size() - 1}) {
+    run_runtimes(GetParam(), [&](Runtime& runtime) {
+      ProcessSet& set = runtime.add_process_set(everybody(size()), store, Matching::ByOrder);
+      expect_sum_works(set, "first");
+      const std::string text = text_thrown_by<ShutdownError>([&] {
+        if (runtime.rank() == odd) runtime.remove_process_set(set);
+        for (int more = 0; more < 3; ++more) sum(set, 12, DType::Float32);
+      });
+      expect_contains(text, "rank " + std::to_string(odd) + " has left the process set");
+      expect_contains(text, "operation 2 of the set, allreduce (Sum) of 12 elements of float32");
+    });
+  }
+}
+
 // Each round, threads are elsewhere in the set's steps when it is removed.
 TEST_P(DisagreementTest, ASetThatHasEnded_IsRemoved) {
   MemoryStore store;

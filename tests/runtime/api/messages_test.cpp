@@ -185,14 +185,14 @@ TEST_P(MessageErrorsTest, AnotherSizeOrType_IsAMismatch) {
       const std::string text = text_thrown_by<MismatchError>(
           [&] { send(floats.view(), 1, {.tag = 7, .name = "halves"}); });
       expect_text(text);
-      expect_contains(text, "send 'halves' on process set world: it sends 600");
+      expect_contains(text, "send 'halves' on process set world: rank 0 sends 600");
       send(message(0, 3).view(), 1);
     } else if (runtime.rank() == 1) {
       Tensor halves(1200, DType::Int16);
       expect_text(text_thrown_by<MismatchError>([&] { receive(halves.view(), 0, {.tag = 7}); }));
       Tensor four(4);
       expect_contains(text_thrown_by<MismatchError>([&] { receive(four.view(), 0); }),
-                      "it receives 4 elements of float32, rank 0 sends 3 elements of float32");
+                      "rank 1 receives 4 elements of float32, rank 0 sends 3 elements of float32");
     }
     expect_sum_works(runtime, "the set goes on");
   });
