@@ -62,7 +62,25 @@ halves = [dist.new_group(range(first, size, 2)) for first in range(min(size, 2))
 tensor = torch.tensor([rank])
 dist.all_reduce(tensor, group=halves[rank % 2])
 assert tensor.item() == sum(range(rank % 2, size, 2))
+sparse = torch.sparse_coo_tensor([[0, rank + 1]], [1.0, rank], (size + 1,))
+dist.all_reduce(sparse)
+assert sparse.is_coalesced() and sparse.to_dense().tolist() == [size, *range(size)]
+bits = torch.tensor([1 << rank])
+dist.all_reduce(bits, dist.ReduceOp.BOR)
+assert bits.item() == 2 ** size - 1
 dist.barrier()
+dist.destroy_process_group()
+""")
+
+    def test_split_group(self):
+        self.run_ranks(3, """
+part = dist.group.WORLD.split_group([0, 2])
+assert (part is None) == (rank == 1)
+if part is not None:
+    tensor = torch.tensor([rank + 1])
+    part.allreduce([tensor]).wait()
+    assert tensor.item() == 4 and (part.rank(), part.size()) == (rank // 2, 2)
+    part.shutdown()
 dist.destroy_process_group()
 """)
 

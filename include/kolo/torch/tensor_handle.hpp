@@ -50,6 +50,11 @@ class [[nodiscard]] ResultHandle {
             [finish = std::move(finish_), next = std::move(next)] { return next(finish()); }};
   }
 
+  /// @return the operation, and what makes its result once it has succeeded
+  std::pair<Handle, std::function<Result()>> split() && {
+    return {std::move(handle_), std::move(finish_)};
+  }
+
  private:
   void deliver() {
     if (!result_) result_ = finish_();

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
@@ -16,6 +17,7 @@
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/messages.hpp"
+#include "kolo/torch/tensor_collectives.hpp"
 #include "kolo/torch/tensor_types.hpp"
 
 namespace kolo::c10d_backend {
@@ -60,6 +62,9 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor
     case c10d::ReduceOp::PRODUCT: return {.op = is_truth ? ReduceOp::Min : ReduceOp::Product};
     case c10d::ReduceOp::MIN: return {.op = ReduceOp::Min};
     case c10d::ReduceOp::MAX: return {.op = ReduceOp::Max};
+    case c10d::ReduceOp::BAND: return {.op = ReduceOp::BitAnd};
+    case c10d::ReduceOp::BOR: return {.op = ReduceOp::BitOr};
+    case c10d::ReduceOp::BXOR: return {.op = ReduceOp::BitXor};
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
       if (factor == nullptr) break;
@@ -70,8 +75,8 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor
     default: break;
   }
   throw InvalidArgument(std::string(operation) +
-                        ": Kolo does not have this reduction. It has SUM, AVG, PRODUCT, MIN, MAX "
-                        "and PREMUL_SUM.");
+                        ": Kolo does not have this reduction. It has SUM, AVG, PRODUCT, MIN, "
+                        "MAX, BAND, BOR, BXOR and PREMUL_SUM.");
 }
 
 class Backend final : public c10d::Backend {
@@ -120,8 +125,24 @@ class Backend final : public c10d::Backend {
   }
 
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    the_only(tensors, "allreduce");
+    if (the_only(tensors, "allreduce").is_sparse()) return allreduce_sparse(tensors, options);
     return reduce_all(tensors, options, OpType::ALLREDUCE);
+  }
+
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const at::Tensor& tensor = the_only(tensors, "allreduce");
+    AllreduceOptions reduction = reduction_of(options.reduceOp, tensor, "allreduce");
+    complete(reduction, options.timeout, {});
+    auto [handle, result] = sparse_allreduce_async(tensor.detach(), reduction).split();
+    return make_work({.type = OpType::_ALLREDUCE_SPARSE,
+                      .title = "kolo:sparse_all_reduce",
+                      .handles = one(std::move(handle)),
+                      .inputs = tensors,
+                      .outputs = tensors,
+                      .finish = [tensor, result = std::move(result)] {
+                        const at::NoGradGuard no_grad;
+                        tensor.copy_(result().coalesce());
+                      }});
   }
 
   WorkPointer allreduce_coalesced(Tensors& tensors,
@@ -224,13 +245,12 @@ class Backend final : public c10d::Backend {
     const auto received = elements_of(output, output_splits);
     const auto sent = elements_of(input, input_splits);
     const at::Tensor room = memory.output(output);
-    return make_work(
-        {.type = OpType::ALLTOALL_BASE,
-         .title = "kolo:all_to_all",
-         .handles = one(exchange(room, received, memory.input(input), sent, options.timeout)),
-         .inputs = {input},
-         .outputs = {output},
-         .finish = memory.copy_out()});
+    return exchange({.type = OpType::ALLTOALL_BASE,
+                     .title = "kolo:all_to_all",
+                     .inputs = {input},
+                     .outputs = {output},
+                     .finish = memory.copy_out()},
+                    room, received, memory.input(input), sent, options.timeout);
   }
 
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
@@ -239,13 +259,13 @@ class Backend final : public c10d::Backend {
     require_count(inputs.size(), size_, "alltoall");
     Memory memory("alltoall");
     const at::Tensor room = memory.outputs(outputs);
-    return make_work({.type = OpType::ALLTOALL,
-                      .title = "kolo:all_to_all",
-                      .handles = one(exchange(room, counts_of(outputs), memory.inputs(inputs),
-                                              counts_of(inputs), options.timeout)),
-                      .inputs = inputs,
-                      .outputs = outputs,
-                      .finish = memory.copy_out()});
+    return exchange({.type = OpType::ALLTOALL,
+                     .title = "kolo:all_to_all",
+                     .inputs = inputs,
+                     .outputs = outputs,
+                     .finish = memory.copy_out()},
+                    room, counts_of(outputs), memory.inputs(inputs), counts_of(inputs),
+                    options.timeout);
   }
 
   // Gathers, scatters and monitored barriers are messages. Their tags are counted first, so that
@@ -258,7 +278,8 @@ class Backend final : public c10d::Backend {
     const at::Tensor& input = the_only(inputs, "gather");
     OperationWork::Parts parts{.type = OpType::GATHER, .title = "kolo:gather", .inputs = inputs};
     if (options.rootRank != rank_) {
-      parts.handles = one(send_to(options.rootRank, memory.input(input), tag, options.timeout));
+      parts.handles =
+          one(send_to("gather", options.rootRank, memory.input(input), tag, options.timeout));
       return make_work(std::move(parts));
     }
     require_lists(outputs, "gather");
@@ -267,7 +288,7 @@ class Backend final : public c10d::Backend {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor room = memory.output(outputs.front()[static_cast<std::size_t>(other)]);
-      parts.handles.push_back(receive_from(other, room, tag, options.timeout));
+      parts.handles.push_back(receive_from("gather", other, room, tag, options.timeout));
     }
     parts.finish = memory.copy_out();
     return make_work(std::move(parts));
@@ -282,7 +303,7 @@ class Backend final : public c10d::Backend {
         .type = OpType::SCATTER, .title = "kolo:scatter", .outputs = outputs};
     if (options.rootRank != rank_) {
       const at::Tensor room = memory.output(output);
-      parts.handles = one(receive_from(options.rootRank, room, tag, options.timeout));
+      parts.handles = one(receive_from("scatter", options.rootRank, room, tag, options.timeout));
       parts.finish = memory.copy_out();
       return make_work(std::move(parts));
     }
@@ -292,7 +313,7 @@ class Backend final : public c10d::Backend {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor input = memory.input(inputs.front()[static_cast<std::size_t>(other)]);
-      parts.handles.push_back(send_to(other, input, tag, options.timeout));
+      parts.handles.push_back(send_to("scatter", other, input, tag, options.timeout));
     }
     return make_work(std::move(parts));
   }
@@ -301,7 +322,7 @@ class Backend final : public c10d::Backend {
     const at::Tensor input = Memory("send").input(the_only(tensors, "send"));
     return make_work({.type = OpType::SEND,
                       .title = "kolo:send",
-                      .handles = one(send_to(to, input, tag, c10d::kUnsetTimeout)),
+                      .handles = one(send_to("send", to, input, tag, c10d::kUnsetTimeout)),
                       .inputs = tensors});
   }
 
@@ -342,8 +363,8 @@ class Backend final : public c10d::Backend {
     if (rank_ != 0) {
       const std::string self = "Rank " + std::to_string(rank_);
       try {
-        send_to(0, token, tag, timeout).wait();
-        receive_from(0, token, tag, timeout).wait();
+        send_to("monitoredBarrier", 0, token, tag, timeout).wait();
+        receive_from("monitoredBarrier", 0, token, tag, timeout).wait();
       } catch (const Error& error) {
         throw TimeoutError(self +
                            " successfully reached monitoredBarrier, but received errors "
@@ -361,7 +382,9 @@ class Backend final : public c10d::Backend {
       throw TimeoutError(text + " failed to pass monitoredBarrier in " +
                          std::to_string(timeout.count()) + " ms");
     }
-    for (int other = 1; other < size_; ++other) send_to(other, token, tag, timeout).wait();
+    for (int other = 1; other < size_; ++other) {
+      send_to("monitoredBarrier", other, token, tag, timeout).wait();
+    }
   }
 
  private:
@@ -550,32 +573,53 @@ class Backend final : public c10d::Backend {
     return elements;
   }
 
-  Handle exchange(const at::Tensor& output, const std::vector<std::int64_t>& received,
-                  const at::Tensor& input, const std::vector<std::int64_t>& sent,
-                  milliseconds timeout) {
+  /// What other ranks send in other numbers than the output has room for goes elsewhere, so that
+  /// only this rank has an error, and the group goes on.
+  WorkPointer exchange(OperationWork::Parts parts, const at::Tensor& output,
+                       const std::vector<std::int64_t>& received, const at::Tensor& input,
+                       const std::vector<std::int64_t>& sent, milliseconds timeout) {
     require_same_dtype(input, output, "alltoall");
-    return alltoall_async(
+    struct Surplus {
+      std::string problem;
+      at::Tensor memory;
+    };
+    const auto surplus = std::make_shared<Surplus>();
+    parts.handles = one(alltoall_async(
         view_to_move(input), rows_of(sent, input),
-        [place = output.data_ptr(),
-         expected = rows_of(received, output)](const std::vector<std::int64_t>& rows) {
-          if (rows == expected) return place;
-          throw MismatchError(
-              "alltoall: the others send another number of elements than the output has room for. "
-              "Pass the splits with which they send.");
+        [surplus, view = view_to_move(output), expected = rows_of(received, output),
+         ranks = open_set().ranks(), own = rank_](const std::vector<std::int64_t>& rows) {
+          const auto [theirs, room] = std::ranges::mismatch(rows, expected);
+          if (theirs == rows.end()) return view.data;
+          surplus->problem =
+              "alltoall: rank " +
+              std::to_string(ranks[static_cast<std::size_t>(theirs - rows.begin())]) + " sends " +
+              std::to_string(*theirs) + " elements of " + std::string(name_of(view.dtype)) +
+              ", rank " + std::to_string(ranks[static_cast<std::size_t>(own)]) + " has room for " +
+              std::to_string(*room) + ". Pass the splits with which the other ranks send.";
+          const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+          surplus->memory =
+              at::empty({all, static_cast<std::int64_t>(size_of(view.dtype))}, at::kByte);
+          return surplus->memory.data_ptr();
         },
-        of(timeout, {input, output}));
+        of(timeout, {input, output})));
+    parts.finish = [surplus, copy_out = std::move(parts.finish)] {
+      if (!surplus->problem.empty()) throw MismatchError(surplus->problem);
+      if (copy_out) copy_out();
+    };
+    return make_work(std::move(parts));
   }
 
-  Handle send_to(std::int64_t to, const at::Tensor& tensor, std::int64_t tag,
+  /// @param operation of c10d, for texts
+  Handle send_to(const char* operation, std::int64_t to, const at::Tensor& tensor, std::int64_t tag,
                  milliseconds timeout) {
-    MessageOptions options{.tag = tag};
+    MessageOptions options{.tag = tag, .name = operation};
     complete(options, timeout, {tensor});
     return send_async(view_to_move(tensor), world_rank(to), options);
   }
 
-  Handle receive_from(std::int64_t from, const at::Tensor& tensor, std::int64_t tag,
-                      milliseconds timeout) {
-    MessageOptions options{.tag = tag};
+  Handle receive_from(const char* operation, std::int64_t from, const at::Tensor& tensor,
+                      std::int64_t tag, milliseconds timeout) {
+    MessageOptions options{.tag = tag, .name = operation};
     complete(options, timeout, {tensor});
     return receive_async(view_to_move(tensor), world_rank(from), options);
   }
@@ -618,7 +662,7 @@ class Backend final : public c10d::Backend {
                            std::to_string(other));
       }
       try {
-        receive_from(other, token, tag, std::max(left, milliseconds{1})).wait();
+        receive_from("monitoredBarrier", other, token, tag, std::max(left, milliseconds{1})).wait();
       } catch (const TimeoutError&) {
         missing.push_back(other);
       }
