@@ -149,6 +149,9 @@ class Runtime {
   ProcessSet& process_set(int number);
 
   const Config& config() const;
+  /// @return false below MPI_THREAD_SERIALIZED: messages move only while the thread that
+  ///   initialized MPI is inside Kolo, so it must not wait for another thread that waits in Kolo
+  bool moves_messages_in_background() const;
   /// For higher layers that add events; programs use kolo/insight.hpp.
   insight::Insight& insight() const;
 

@@ -17,15 +17,16 @@ namespace kolo::extras {
 /// a c10d::Backend then runs on Kolo: c10d::ProcessGroup, its Reducer, torch.distributed.
 ///
 /// Collective over `ranks`, and blocking. Tensors are strided, on the CPU; those that are not
-/// contiguous are copied. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX,
-/// PREMUL_SUM) take Kolo's dtypes. Gathers, scatters and monitored barriers are messages, which
-/// wait for ranks that call something else until the deadline. What is not here throws what c10d
-/// throws.
+/// contiguous are copied. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX, BAND,
+/// BOR, BXOR, PREMUL_SUM) take Kolo's dtypes, and an all-reduce also sparse COO tensors. Gathers,
+/// scatters and monitored barriers are messages, which wait for ranks that call something else
+/// until the deadline. What is not here throws what c10d throws.
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by a thread that the
-/// backend starts when it is first asked for one; they need MPI_THREAD_MULTIPLE.
+/// backend starts when it is first asked for one. Below MPI_THREAD_SERIALIZED no other thread can
+/// wait for messages: there getFuture() itself waits until the work has ended.
 /// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
-/// until `runtime` ends.
+/// until `runtime` ends. Backend::abort() does nothing, as with ProcessGroupGloo.
 ///
 /// @param store shared by the ranks, with a prefix of its own, as c10d gives each group
 /// @param ranks world ranks, ascending, this rank among them

@@ -676,7 +676,8 @@ class Backend final : public c10d::Backend {
   std::atomic<std::int64_t> own_tags_{0};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
-  const std::shared_ptr<FutureThread> futures_ = std::make_shared<FutureThread>();
+  const std::shared_ptr<FutureThread> futures_ =
+      std::make_shared<FutureThread>(set_->runtime().moves_messages_in_background());
 };
 
 }  // namespace

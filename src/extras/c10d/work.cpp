@@ -88,13 +88,13 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::lock_guard lock(future_lock_);
   if (future_) return future_;
   const std::shared_ptr<FutureThread> futures = futures_.lock();
-  const bool is_in_callback = futures != nullptr && futures->is_this_thread();
+  const bool must_wait = futures != nullptr && futures->must_caller_wait();
   if (futures == nullptr && !isCompleted()) {
     throw ShutdownError(
         "the future of a work: its process group has been destroyed. Ask for it before that.");
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-  if (is_in_callback || isCompleted()) {  // the thread would wait for itself
+  if (must_wait || isCompleted()) {
     wait_until(Clock::time_point::max());
     complete(*future_);
   } else {
@@ -133,9 +133,9 @@ void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
   changed_.notify_one();
 }
 
-bool FutureThread::is_this_thread() {
+bool FutureThread::must_caller_wait() {
   const std::lock_guard lock(lock_);
-  return thread_.get_id() == std::this_thread::get_id();
+  return !can_wait_ || thread_.get_id() == std::this_thread::get_id();
 }
 
 /// Waits for each work in turn: a receive may end after operations that were called later.

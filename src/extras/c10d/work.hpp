@@ -71,19 +71,22 @@ class OperationWork final : public c10d::Work {
 /// Completes futures of works. Its thread starts with the first.
 class FutureThread {
  public:
-  FutureThread() = default;
+  /// @param can_wait whether works end while only this thread waits for them
+  explicit FutureThread(bool can_wait) : can_wait_(can_wait) {}
   FutureThread(const FutureThread&) = delete;  // its thread refers to it
   FutureThread& operator=(const FutureThread&) = delete;
   /// Waits for the works that it has.
   ~FutureThread();
 
   void add(c10::intrusive_ptr<OperationWork> work);
-  /// Whether the caller is a callback of a future.
-  bool is_this_thread();
+  /// Whether works end only if the caller waits for them: it is a callback of a future, or this
+  /// thread cannot.
+  bool must_caller_wait();
 
  private:
   void loop();
 
+  const bool can_wait_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<OperationWork>> works_;
