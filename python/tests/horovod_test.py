@@ -19,6 +19,20 @@ rank, size = hvd.rank(), hvd.size()
 total = size * (size + 1) / 2  # the sum of rank + 1
 """
 
+    def test_ranks_and_timeline(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.run_ranks(2, f"folder = {folder!r}\n" + """
+assert (hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (rank, 2, 0, 1)
+assert hvd.is_homogeneous() and hvd.mpi_built() and hvd.mpi_threads_supported()
+assert not hvd.gloo_built() and bool(hvd.nccl_built()) == hvd.cuda_built()
+hvd.start_timeline(folder)
+hvd.allreduce(torch.ones(1), name="recorded")
+hvd.stop_timeline()
+with open(f"{folder}/rank-{rank}.json") as file:
+    assert "recorded" in file.read()
+""")
+        self.run_ranks(0, "assert (rank, size) == (0, 1) and not hvd.mpi_threads_supported()")
+
     def test_reductions(self):
         for count in (1, 2, 3):
             self.run_ranks(count, """
@@ -125,6 +139,10 @@ try:
 except ValueError as error:
     assert "has not been added" in str(error)
 assert ends.size() is None and last.size() == 1
+hvd.shutdown()
+assert last.size() is None
+hvd.init(process_sets=[last])
+assert last.process_set_id == 1 and hvd.allgather_object(last.size()) == [1, 1, 1]
 """)
 
     def test_join(self):

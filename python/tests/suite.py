@@ -17,7 +17,8 @@ def run_rank(rank, names, run_case, limit):
     """What a rank runs: run_case(name) returns how the case ended, and why."""
     for name in names:
         def say(result, text, name=name):
-            print(f"RESULT {rank} {name} {result} {text[:300]!r}", flush=True)
+            sys.stdout.write(f"RESULT {rank} {name} {result} {text[:300]!r}\n")  # a line at once
+            sys.stdout.flush()
 
         def give_up(*_, say=say):
             say("hung", f"for {limit} s")

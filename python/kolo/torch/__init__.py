@@ -9,11 +9,11 @@ Horovod's; docs/horovod.md lists what behaves differently.
 
 import re
 
-from . import elastic
 from .. import Error as HorovodInternalError
 from .. import InvalidArgument, _kolo, _start
 from .._kolo import (cross_rank, cross_size, is_homogeneous, is_initialized, local_rank, local_size,
-                     mpi_threads_supported, rank, shutdown, size, stop_timeline)
+                     mpi_threads_supported, rank, size, stop_timeline)
+from . import elastic
 from .compression import Compression
 from .functions import (allgather_object, broadcast_object, broadcast_optimizer_state,
                         broadcast_parameters)
@@ -25,7 +25,8 @@ from .operations import (
     grouped_reducescatter, grouped_reducescatter_async, join, poll, reducescatter,
     reducescatter_async, sparse_allreduce_async, synchronize)
 from .optimizer import DistributedOptimizer
-from .process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from .process_sets import (ProcessSet, add_process_set, global_process_set, remove_process_set,
+                           shutdown)
 from .sync_batch_norm import SyncBatchNorm
 
 

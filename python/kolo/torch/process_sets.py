@@ -35,6 +35,7 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
+_added = []
 global_process_set = ProcessSet([])  # hvd.init() knows the ranks
 global_process_set.process_set_id = 0
 
@@ -44,6 +45,7 @@ def add_process_set(process_set):
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     process_set.process_set_id = _kolo.add_process_set(process_set.ranks)
+    _added.append(process_set)
     return process_set
 
 
@@ -54,4 +56,12 @@ def remove_process_set(process_set):
         return False
     _kolo.remove_process_set(process_set.process_set_id)
     process_set.process_set_id = None
+    _added.remove(process_set)
     return True
+
+
+def shutdown():
+    """Ends Kolo. Sets must be added again after another hvd.init()."""
+    _kolo.shutdown()
+    while _added:
+        _added.pop().process_set_id = None
