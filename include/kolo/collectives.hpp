@@ -212,6 +212,11 @@ struct InputRows {
 /// @return handle that is ready when the output holds all rows
 Handle allgather_async(const TensorView& input, AllocateRows allocate,
                        const OperationOptions& options = {});
+/// Gathers rows of which the program knows how many each rank has, into memory for all of them.
+///
+/// @param rows of each rank, the same on all ranks
+Handle allgather_async(const TensorView& input, void* output, std::vector<std::int64_t> rows,
+                       const OperationOptions& options = {});
 /// Blocking allgather_async.
 void allgather(const TensorView& input, AllocateRows allocate,
                const OperationOptions& options = {});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 
 namespace kolo::runtime {
@@ -46,6 +47,11 @@ class [[nodiscard]] Handle {
   /// @return false if the operation has not ended by then
   /// @throws the operation's error
   bool wait_for(std::chrono::nanoseconds duration);
+
+  /// Has `notice` called once the operation has ended: at once, or by the thread that ends it, in
+  /// the middle of the set's progress. So it must be short, and must not wait or use the set. For
+  /// threads that leave the progress to others.
+  void notify(std::function<void()> notice) const;
 
   /// @return when the operation's data began to move; only once the handle is ready
   std::chrono::steady_clock::time_point started() const;

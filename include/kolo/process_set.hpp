@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -80,6 +81,16 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   /// @return a prefix; the same on all members that make the same calls in the same order
   /// @throws InvalidArgument if this rank is not a member
   std::string next_prefix(std::string_view kind) const;
+
+  /// Allocates memory that the ranks of the set can access, for operations matched by order: where
+  /// each rank's tensor lies in such memory, anywhere, they reduce it in place, and scatter and
+  /// gather it, without copies. A local call. The memory is aligned to pages and not initialized;
+  /// freed memory is kept for the next call. Any thread.
+  ///
+  /// @return null if the set is matched by name, its ranks run on several nodes or share no memory,
+  ///   the system has no more, or the set has been removed
+  /// @throws InvalidArgument if this rank is not a member
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) const;
 
   /// Counters of this set on this rank since it was created.
   struct Metrics {

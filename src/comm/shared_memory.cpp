@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <memory>
 #include <string>
 #include <sys/mman.h>
@@ -65,20 +66,28 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-NewSegment make_segment(std::size_t size_bytes) {
+int reserve(const FileDescriptor& file, std::size_t begin, std::size_t bytes) {
+  const HeldSignal too_large(SIGXFSZ);
+  int error = 0;
+  do {
+    error = ::posix_fallocate(file.get(), static_cast<off_t>(begin), static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
+}
+
+NewSegment make_segment(std::size_t size_bytes, std::size_t reserved_bytes) {
   NewSegment segment{FileDescriptor(::open("/dev/shm", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC,
                                            S_IRUSR | S_IWUSR)),
                      {}};
   const FileDescriptor& file = segment.file;
   if (!file.is_open()) fail("open a file without a name in /dev/shm", errno);
-  const HeldSignal too_large(SIGXFSZ);
-  int error = 0;
-  do {
-    error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(size_bytes));
-  } while (error == EINTR);
-  if (error != 0) {
-    fail("cannot reserve " + std::to_string(size_bytes) + " bytes of shared memory (/dev/shm)",
+  if (const int error = reserve(file, 0, reserved_bytes); error != 0) {
+    fail("cannot reserve " + std::to_string(reserved_bytes) + " bytes of shared memory (/dev/shm)",
          error);
+  }
+  const HeldSignal too_large(SIGXFSZ);
+  if (reserved_bytes < size_bytes && ::ftruncate(file.get(), static_cast<off_t>(size_bytes)) != 0) {
+    fail("cannot make a segment of " + std::to_string(size_bytes) + " bytes", errno);
   }
 
   const struct stat status = status_of(file);
@@ -153,13 +162,16 @@ void attempt(Notice& own, Step step) {
   }
 }
 
+std::uint64_t machine_bytes() {
+  struct sysinfo machine{};
+  if (::sysinfo(&machine) != 0) return std::numeric_limits<std::int64_t>::max();
+  return (std::uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+}
+
 /// Call it before reserving memory: the kernel would kill processes rather than refuse the last
 /// pages.
 void require_memory(std::size_t size_bytes, int ranks) {
-  struct sysinfo machine{};
-  if (::sysinfo(&machine) != 0) return;
-  const std::uint64_t total =
-      (std::uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
+  const std::uint64_t total = machine_bytes();
   if (size_bytes <= total / static_cast<std::uint64_t>(ranks)) return;
   throw BackendError(std::to_string(size_bytes) + " bytes of shared memory for each of " +
                      std::to_string(ranks) + " ranks exceed this machine's " +
@@ -212,18 +224,13 @@ void require_success(const std::vector<Notice>& all) {
   }
 }
 
-}  // namespace
-
-Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
-                       std::shared_ptr<SharedWindow>& window) {
-  const std::size_t page = page_bytes();
-  const std::size_t size_bytes = page + (segment_bytes + page - 1) / page * page;
+/// `make` makes this rank's segment, whose bytes behind the first page are those of the window.
+template <class Make>
+Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes, const Make& make,
+                 NewSegment& segment, std::shared_ptr<SharedWindow>& window) {
   Notice own;
-  NewSegment segment;
   attempt(own, [&] {
-    if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
-    require_memory(size_bytes, communicator.size());
-    segment = make_segment(size_bytes);
+    segment = make();
     own.segment = segment.address;
   });
 
@@ -237,6 +244,35 @@ Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_
   co_await exchange(communicator, tag, own, all);
   require_success(all);
   window = make_window(communicator.rank(), segment_bytes, std::move(mappings));
+}
+
+std::size_t round_up(std::size_t bytes) {
+  const std::size_t page = page_bytes();
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace
+
+Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
+                       std::shared_ptr<SharedWindow>& window) {
+  const auto make = [&] {
+    const std::size_t size_bytes = page_bytes() + round_up(segment_bytes);
+    if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
+    require_memory(size_bytes, communicator.size());
+    return make_segment(size_bytes);
+  };
+  NewSegment segment;
+  co_await make_window(communicator, tag, segment_bytes, make, segment, window);
+}
+
+Task make_empty_posix_window(Communicator& communicator, int tag,
+                             std::shared_ptr<SharedWindow>& window, FileDescriptor& file) {
+  const std::size_t bytes =
+      round_up(machine_bytes() / static_cast<std::uint64_t>(communicator.size()));
+  const auto make = [&] { return make_segment(page_bytes() + bytes, page_bytes()); };
+  NewSegment segment;
+  co_await make_window(communicator, tag, bytes, make, segment, window);
+  file = std::move(segment.file);
 }
 
 }  // namespace kolo::comm

@@ -59,9 +59,16 @@ struct NewSegment {
 std::size_t page_bytes();
 #pragma GCC visibility pop
 
-/// Reserves all of the memory, so that a full /dev/shm is an error here and not a SIGBUS later.
-/// `size_bytes` is a multiple of the page size. Throws BackendError.
-NewSegment make_segment(std::size_t size_bytes);
+/// Reserves memory for a part of a segment, so that a full /dev/shm is an error here and not a
+/// SIGBUS later. Returns 0 or the error's number.
+int reserve(const FileDescriptor& file, std::size_t begin, std::size_t bytes);
+
+/// Reserves memory for all of the segment, or its first `reserved_bytes`. Sizes are multiples of the
+/// page size. Throws BackendError.
+NewSegment make_segment(std::size_t size_bytes, std::size_t reserved_bytes);
+inline NewSegment make_segment(std::size_t size_bytes) {
+  return make_segment(size_bytes, size_bytes);
+}
 
 /// Maps the segment. Throws BackendError, also if its path leads to another one.
 Mapping open_segment(const SegmentAddress& address);
@@ -98,5 +105,10 @@ class JoinedMapping {
 /// /proc/<pid>/fd. This requires the same PID namespace and user; otherwise the call fails.
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window);
+
+/// The same, without memory: together the segments have as many addresses as the machine has
+/// memory, and reserve() gives `file`, this rank's own, memory behind its first page.
+Task make_empty_posix_window(Communicator& communicator, int tag,
+                             std::shared_ptr<SharedWindow>& window, FileDescriptor& file);
 
 }  // namespace kolo::comm

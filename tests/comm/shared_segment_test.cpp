@@ -1,9 +1,15 @@
 #include <cstring>
+#include <memory>
+#include <span>
 #include <string>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "comm/shared_heap.hpp"
 #include "comm/shared_memory.hpp"
 #include "kolo/error.hpp"
 #include "support/errors.hpp"
@@ -73,6 +79,88 @@ TEST(SharedSegmentTest, MissingOrSpecialFile_IsRejected) {
 
 TEST(SharedSegmentTest, Keys_Differ) {
   EXPECT_NE(make_segment(kBytes).address.key, make_segment(kBytes).address.key);
+}
+
+/// Of one rank, in a segment of `pages` pages.
+struct OneHeap {
+  explicit OneHeap(std::size_t pages) {
+    NewSegment segment = make_segment((1 + pages) * page_bytes(), page_bytes());
+    fd = segment.file.get();
+    auto mapping = std::make_shared<Mapping>(open_segment(segment.address));
+    std::vector<SharedWindow::Segment> segments{
+        {reinterpret_cast<SharedWindow::StageCounter*>(mapping->data()),
+         {mapping->data() + page_bytes(), pages * page_bytes()}}};
+    heap = std::make_shared<SharedHeap>(
+        std::move(segment.file),
+        std::make_shared<SharedWindow>(0, std::move(segments), std::move(mapping)));
+  }
+
+  std::size_t place(const std::shared_ptr<std::byte>& memory) const {
+    return heap->offset_of(std::span(memory.get(), 1)).value() / page_bytes();
+  }
+  /// Without that of the first page.
+  std::size_t reserved_pages() const {
+    struct stat status{};
+    EXPECT_EQ(::fstat(fd, &status), 0);
+    return static_cast<std::size_t>(status.st_blocks) * 512 / page_bytes() - 1;
+  }
+
+  int fd = -1;
+  std::shared_ptr<SharedHeap> heap;
+};
+
+TEST(SharedHeapTest, FreedMemory_IsGivenOutAgain) {
+  const OneHeap one(100);
+  const std::size_t page = page_bytes();
+  auto first = one.heap->allocate(3 * page);
+  auto second = one.heap->allocate(1);
+  const auto third = one.heap->allocate(page + 1);
+  EXPECT_EQ(one.place(first), 0u);
+  EXPECT_EQ(one.place(second), 3u);
+  EXPECT_EQ(one.place(third), 4u);
+  EXPECT_EQ(one.reserved_pages(), 6u);
+  first.reset();
+  EXPECT_EQ(one.place(one.heap->allocate(2 * page)), 0u);
+  second.reset();  // adjacent to it
+  first = one.heap->allocate(4 * page);
+  EXPECT_EQ(one.place(first), 0u);
+  EXPECT_EQ(one.reserved_pages(), 6u);
+  const auto last = one.heap->allocate(page);
+  EXPECT_EQ(one.place(last), 6u);
+  first.reset();
+  EXPECT_EQ(one.place(one.heap->allocate(5 * page)), 7u);
+  EXPECT_EQ(one.place(one.heap->allocate(9 * page)), 7u);  // longer than what is free at the end
+  EXPECT_EQ(one.reserved_pages(), 16u);
+}
+
+TEST(SharedHeapTest, MemoryThatDoesNotFit_IsRefused) {
+  const OneHeap one(4);
+  const auto all = one.heap->allocate(4 * page_bytes());
+  EXPECT_NE(all, nullptr);
+  EXPECT_EQ(one.heap->allocate(1), nullptr);
+}
+
+TEST(SharedHeapTest, OtherMemory_HasNoOffset) {
+  const OneHeap one(4);
+  const auto memory = one.heap->allocate(4 * page_bytes());
+  const std::byte* const begin = memory.get();
+  EXPECT_EQ(one.heap->offset_of({begin + 5, 7}), 5u);
+  EXPECT_EQ(one.heap->offset_of({begin, 4 * page_bytes()}), 0u);
+  EXPECT_FALSE(one.heap->offset_of({begin + 1, 4 * page_bytes()}));
+  EXPECT_FALSE(one.heap->offset_of({begin - 1, 2}));
+  const std::byte elsewhere{};
+  EXPECT_FALSE(one.heap->offset_of({&elsewhere, 1}));
+  EXPECT_FALSE(one.heap->offset_of({}));
+}
+
+TEST(SharedHeapTest, Memory_OutlivesWhoMadeTheHeap) {
+  std::shared_ptr<std::byte> memory;
+  {
+    const OneHeap one(2);
+    memory = one.heap->allocate(1);
+  }
+  *memory = std::byte{3};
+  EXPECT_EQ(*memory, std::byte{3});
 }
 
 }  // namespace kolo::comm::shared_segment_test

@@ -24,7 +24,9 @@ namespace kolo::extras {
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by a thread that the
 /// backend starts when it is first asked for one. Below MPI_THREAD_SERIALIZED no other thread can
-/// wait for messages: there getFuture() itself waits until the work has ended.
+/// wait for messages: there getFuture() itself waits until the work has ended. Tensors of
+/// Backend::allocateTensor() move without copies between ranks of one node: see
+/// ProcessSet::allocate().
 /// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
 /// until `runtime` ends. Backend::abort() does nothing, as with ProcessGroupGloo.
 ///

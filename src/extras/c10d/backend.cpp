@@ -9,6 +9,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include "extras/c10d/tensors.hpp"
@@ -109,6 +110,16 @@ class Backend final : public c10d::Backend {
     for (const int rank : ranks) members.push_back(world_rank(rank));
     return extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
                                      options ? options->timeout : options_->timeout);
+  }
+
+  // What allocateTensor() returns is always good; it may be of the usual kind.
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override {
+    const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+    const bool may_share = set_ != nullptr && options.device().is_cpu();
+    const auto memory = may_share ? set_->allocate(bytes) : nullptr;
+    if (memory == nullptr) return at::empty({size}, options);
+    return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
   }
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -483,16 +494,8 @@ class Backend final : public c10d::Backend {
                             " elements, this rank's output " + std::to_string(own) +
                             ". They must be equal.");
     }
-    return allgather_async(
-        view_to_move(input),
-        [place = output.data_ptr(),
-         expected = rows_of(std::move(counts), output)](const std::vector<std::int64_t>& rows) {
-          if (rows == expected) return place;
-          throw MismatchError(
-              "allgather: the ranks' inputs do not have as many elements as the outputs have room "
-              "for. Pass outputs of the sizes of the inputs on all ranks.");
-        },
-        of(timeout, {input, output}));
+    return allgather_async(view_to_move(input), output.data_ptr(),
+                           rows_of(std::move(counts), output), of(timeout, {input, output}));
   }
 
   WorkPointer gather_evenly(const Tensors& outputs, const Tensors& inputs,

@@ -12,7 +12,6 @@ namespace kolo::c10d_backend {
 namespace {
 
 constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
-constexpr std::chrono::milliseconds kTurn{1};     // of a work in the thread for futures
 
 }  // namespace
 
@@ -98,9 +97,25 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
     wait_until(Clock::time_point::max());
     complete(*future_);
   } else {
-    futures->add(c10::intrusive_ptr<OperationWork>::reclaim_copy(this));
+    futures->expect_one();
+    const auto left = std::make_shared<std::atomic<int>>(1);
+    const auto notice = [work = c10::intrusive_ptr<OperationWork>::reclaim_copy(this), left,
+                         &futures = *futures] {
+      if (--*left == 0) futures.add(work);
+    };
+    notify_of_each(*left, notice);
+    notice();
   }
   return future_;
+}
+
+/// Has `notice` called at the end of each operation, and counts them in `left` before.
+void OperationWork::notify_of_each(std::atomic<int>& left, const std::function<void()>& notice) {
+  for (const Handle& handle : parts_.handles) {
+    ++left;
+    handle.notify(notice);
+  }
+  for (const auto& work : parts_.works) work->notify_of_each(left, notice);
 }
 
 /// The work has ended.
@@ -126,11 +141,16 @@ FutureThread::~FutureThread() {
   thread_.join();
 }
 
+void FutureThread::expect_one() {
+  const std::lock_guard lock(lock_);
+  ++expected_;
+  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+}
+
 void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
   const std::lock_guard lock(lock_);
   works_.push_back(std::move(work));
-  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
-  changed_.notify_one();
+  changed_.notify_one();  // under the lock: the thread may end with this work
 }
 
 bool FutureThread::must_caller_wait() {
@@ -138,23 +158,19 @@ bool FutureThread::must_caller_wait() {
   return !can_wait_ || thread_.get_id() == std::this_thread::get_id();
 }
 
-/// Waits for each work in turn: a receive may end after operations that were called later.
 void FutureThread::loop() {
   for (;;) {
     c10::intrusive_ptr<OperationWork> work;
     {
       std::unique_lock lock(lock_);
-      changed_.wait(lock, [&] { return is_stopping_ || !works_.empty(); });
+      changed_.wait(lock, [&] { return !works_.empty() || (is_stopping_ && expected_ == 0); });
       if (works_.empty()) return;
       work = std::move(works_.front());
       works_.pop_front();
+      --expected_;
     }
-    if (work->wait_until(OperationWork::Clock::now() + kTurn)) {
-      work->complete(*work->future_);
-    } else {
-      const std::lock_guard lock(lock_);
-      works_.push_back(std::move(work));
-    }
+    work->wait_until(OperationWork::Clock::time_point::max());
+    work->complete(*work->future_);
   }
 }
 

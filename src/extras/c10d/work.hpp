@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -58,6 +59,7 @@ class OperationWork final : public c10d::Work {
   bool settle(Clock::time_point until);
   bool wait_until(Clock::time_point until);
   void complete(c10::ivalue::Future& future);
+  void notify_of_each(std::atomic<int>& left, const std::function<void()>& notice);
 
   Parts parts_;
   const std::weak_ptr<FutureThread> futures_;
@@ -68,16 +70,19 @@ class OperationWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// Completes futures of works. Its thread starts with the first.
+/// Completes futures of works. Its thread starts with the first. It makes no progress itself, since
+/// it shares a core with the program, which may compute.
 class FutureThread {
  public:
   /// @param can_wait whether works end while only this thread waits for them
   explicit FutureThread(bool can_wait) : can_wait_(can_wait) {}
   FutureThread(const FutureThread&) = delete;  // its thread refers to it
   FutureThread& operator=(const FutureThread&) = delete;
-  /// Waits for the works that it has.
+  /// Waits for the works that it expects.
   ~FutureThread();
 
+  void expect_one();
+  /// The operations of a work that it expects have ended. Any thread, inside a step of the engine.
   void add(c10::intrusive_ptr<OperationWork> work);
   /// Whether works end only if the caller waits for them: it is a callback of a future, or this
   /// thread cannot.
@@ -90,6 +95,7 @@ class FutureThread {
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<OperationWork>> works_;
+  int expected_ = 0;
   bool is_stopping_ = false;
   const pid_t process_ = ::getpid();
   std::thread thread_;

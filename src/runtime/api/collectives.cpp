@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -512,6 +513,33 @@ void grouped_broadcast(const std::vector<TensorView>& tensors, int root,
 Handle allgather_async(const TensorView& input, AllocateRows allocate,
                        const OperationOptions& options) {
   return grouped_allgather_async({{input, std::move(allocate)}}, options);
+}
+
+Handle allgather_async(const TensorView& input, void* output, std::vector<std::int64_t> rows,
+                       const OperationOptions& options) {
+  const ProcessSet& set = member_set(options.process_set);
+  const auto rank = static_cast<std::size_t>(set.rank());
+  if (rows.size() != static_cast<std::size_t>(set.size()) || input.shape.empty() ||
+      rows[rank] != input.shape.front() || std::ranges::min(rows) < 0) {
+    return runtime::submit_invalid(Collective::AllGather,
+                                   "there must be a number of rows for each of the " +
+                                       std::to_string(set.size()) +
+                                       " ranks, none negative, for this one that of its tensor",
+                                   options);
+  }
+  const std::int64_t before = std::accumulate(rows.begin(), rows.begin() + set.rank(), 0L);
+  const std::int64_t all = std::accumulate(rows.begin() + set.rank(), rows.end(), before);
+  const Submission submission = runtime::make_allgather({{input, output}}, std::move(rows),
+                                                        runtime::Outputs::PerRank, options);
+  Operation& operation = *submission.operation;
+  const std::size_t row = operation.request.size_bytes();
+  auto* const out = static_cast<std::byte*>(output);
+  runtime::check_overlap(
+      operation, std::array{runtime::UsedMemory{
+                     .input = {static_cast<const std::byte*>(input.data), input.size_bytes()},
+                     .output = {out, static_cast<std::size_t>(all) * row},
+                     .in_place = out + static_cast<std::size_t>(before) * row}});
+  return submit(submission);
 }
 
 void allgather(const TensorView& input, AllocateRows allocate, const OperationOptions& options) {

@@ -35,6 +35,10 @@ bool Handle::wait_for(std::chrono::nanoseconds duration) {
   return true;
 }
 
+void Handle::notify(std::function<void()> notice) const {
+  engine_->notify(operation(), std::move(notice));
+}
+
 std::chrono::steady_clock::time_point Handle::started() const { return operation().started; }
 
 std::chrono::steady_clock::time_point Handle::ended() const { return operation().ended; }

@@ -44,6 +44,10 @@ const std::shared_ptr<runtime::Engine>& ProcessSet::engine() const {
   return engine_;
 }
 
+std::shared_ptr<std::byte> ProcessSet::allocate(std::size_t bytes) const {
+  return engine()->allocate(bytes);
+}
+
 ProcessSet::Metrics ProcessSet::metrics() const {
   const runtime::Engine::Metrics engine = this->engine()->metrics();
   Metrics metrics;

@@ -52,6 +52,7 @@ const CustomReduction& Choices::find_reduction(std::string_view name) const {
 void DataPath::release() {
   communicator.reset();
   staging.reset();
+  heap.reset();
   node_communicator.reset();
   node_staging.reset();
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/shared_heap.hpp"
 #include "compression/registry.hpp"
 #include "kolo/algorithm.hpp"
 #include "kolo/communicator.hpp"
@@ -37,10 +38,12 @@ struct Choices {
 struct DataPath {
   Choices choices;
   const Config& config;
-  std::string name{};                                 ///< of the process set, for error texts
-  std::vector<int> world_ranks{};                     ///< of the members, ascending
-  std::unique_ptr<Communicator> communicator{};       ///< among the members
-  std::shared_ptr<SharedWindow> staging{};            ///< among the members; may be null
+  std::string name{};                            ///< of the process set, for error texts
+  std::vector<int> world_ranks{};                ///< of the members, ascending
+  std::unique_ptr<Communicator> communicator{};  ///< among the members
+  std::shared_ptr<SharedWindow> staging{};       ///< among the members; may be null
+  /// Matched by order, among the members; may be null.
+  std::shared_ptr<comm::SharedHeap> heap{};
   std::vector<int> node_of_rank{};                    ///< of the members
   std::unique_ptr<Communicator> node_communicator{};  ///< among those on this node; may be null
   std::shared_ptr<SharedWindow> node_staging{};       ///< the same

@@ -4,6 +4,9 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/convert.hpp"
@@ -300,9 +303,54 @@ Task HostRunner::run(Operations batch, bool have_some_joined, Communicator& of_w
   }
 }
 
+namespace {
+
+/// The memory that other ranks would access in algorithms that copy nothing; empty: there are none
+/// for this operation.
+std::span<const std::byte> memory_for_peers(const Operation& operation, int rank) {
+  const Request& request = operation.request;
+  if (operation.tensors.size() != 1 || request.is_on_buffers()) return {};
+  const TensorMemory& memory = operation.tensors.front();
+  const std::size_t bytes = request.size_bytes();
+  switch (request.collective) {
+    case Collective::AllReduce:
+      if (memory.input != memory.output) break;
+      return {memory.output, bytes};
+    case Collective::ReduceScatter: return {memory.input, bytes};
+    case Collective::AllGather: {
+      if (request.rows.empty()) break;
+      const auto own = request.rows.begin() + rank;
+      const std::int64_t before = std::accumulate(request.rows.begin(), own, std::int64_t{0});
+      const std::int64_t all = std::accumulate(own, request.rows.end(), before);
+      if (memory.input != memory.output + static_cast<std::size_t>(before) * bytes) break;
+      return {memory.output, static_cast<std::size_t>(all) * bytes};
+    }
+    default: break;
+  }
+  return {};
+}
+
+}  // namespace
+
+/// Whether all ranks' memory lies in their heaps; then each finds that of the others.
+Task HostRunner::find_peer_buffers(Operation& operation, OrderedCommunicator& order) {
+  co_await order.all_sharers_begun();
+  const auto places = order.places();
+  if (!places) co_return;
+  for (std::size_t rank = 0; rank < places->size(); ++rank) {
+    operation.tensors.front().peer_buffers.push_back(
+        path_.heap->at(static_cast<int>(rank), (*places)[rank]));
+  }
+}
+
 Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
   const Request& request = one.front()->request;
-  order.begin(request);
+  std::optional<std::size_t> place;
+  if (path_.heap != nullptr) {
+    place = path_.heap->offset_of(memory_for_peers(*one.front(), order.rank()));
+  }
+  order.begin(request, place.value_or(Stamp::kNowhere));
+  if (place) co_await find_peer_buffers(*one.front(), order);
   // The others read and write this rank's memory, as their own requests say.
   if (request.is_on_buffers()) co_await order.all_sharers_begun();
   const bool is_barrier = request.collective == Collective::Barrier ||

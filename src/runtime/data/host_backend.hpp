@@ -97,6 +97,7 @@ class HostRunner {
 
  private:
   Task run(Operations batch, bool have_some_joined, Communicator& of_world);
+  Task find_peer_buffers(Operation& operation, OrderedCommunicator& order);
   Task share_memory(Operation& operation, Communicator& of_world);
 
   comm::World& world_;

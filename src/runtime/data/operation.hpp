@@ -77,6 +77,11 @@ struct Operation {
   MessageMatch message;                         ///< send, receive
   int last_joined = 0;                          ///< join: the world rank that joined last
 
+  /// Whether other ranks access its memory.
+  bool is_accessed_by_peers() const {
+    return !tensors.empty() && !tensors.front().peer_buffers.empty();
+  }
+
   std::vector<std::shared_ptr<void>> buffers;  ///< owners of those that contain its tensor
   std::shared_ptr<void> keep_alive;            ///< of all other memory above that needs an owner
 
@@ -86,6 +91,7 @@ struct Operation {
   Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};
   std::exception_ptr error;
+  std::vector<std::function<void()>> notices;  ///< called at its end; see Engine::notify()
   std::atomic<bool> is_done{false};
 };
 

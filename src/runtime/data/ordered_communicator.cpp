@@ -45,7 +45,8 @@ Stamp stamp_of(const Request& request, std::uint64_t sequence) {
               .kind = Stamp::Kind::Operation,
               .collective = request.collective,
               .op = request.op,
-              .dtype = request.tensors.empty() ? DType::UInt8 : request.tensors.front().dtype};
+              .dtype = request.tensors.empty() ? DType::UInt8 : request.tensors.front().dtype,
+              .place = Stamp::kNowhere};
   Hash hash;
   hash.add(request.collective);
   hash.add(request.op);
@@ -121,10 +122,12 @@ void OrderedCommunicator::forget_sent() {
   while (!sent_.empty() && sent_.front().transfer.ready()) sent_.pop_front();
 }
 
-void OrderedCommunicator::begin(const Request& request) {
+void OrderedCommunicator::begin(const Request& request, std::uint64_t place) {
   forget_sent();
   awaited_.clear();
-  show(stamp_of(request, now_.sequence + 1));
+  Stamp stamp = stamp_of(request, now_.sequence + 1);
+  stamp.place = place;
+  show(stamp);
 }
 
 void OrderedCommunicator::leave() {
@@ -327,7 +330,7 @@ void OrderedCommunicator::compare(int rank, const Stamp& other) const {
   };
   const Stamp& own = own_[other.sequence % kRemembered];
   const bool is_remembered = remembers(other);
-  if (is_remembered && own == other) return;
+  if (is_remembered && own.agrees_with(other)) return;
   const std::string place = "operation " + std::to_string(other.sequence) + " of the set";
   if (other.kind == Stamp::Kind::Left) {
     fail(ErrorKind::Shutdown,
@@ -383,6 +386,17 @@ bool OrderedCommunicator::have_sharers_begun() {
     if (compared_[i] < now_.sequence) return false;
   }
   return true;
+}
+
+/// A rank that no longer shows the stamp has ended the operation without the others' memory.
+std::optional<std::vector<std::uint64_t>> OrderedCommunicator::places() const {
+  std::vector<std::uint64_t> places;
+  for (std::size_t i = 0; i < sharers_.size(); ++i) {
+    const std::optional<Stamp> stamp = shown_by(i, now_.sequence);
+    if (!stamp || stamp->place == Stamp::kNowhere) return std::nullopt;
+    places.push_back(stamp->place);
+  }
+  return places;
 }
 
 std::vector<int> OrderedCommunicator::not_begun() {

@@ -36,7 +36,15 @@ struct Stamp {
   Collective collective;
   ReduceOp op;
   DType dtype;
+  /// Where the memory lies that others access in its rank's SharedHeap; differs between ranks.
+  std::uint64_t place;
 
+  static constexpr std::uint64_t kNowhere = static_cast<std::uint64_t>(-1);
+
+  bool agrees_with(Stamp other) const {
+    other.place = place;
+    return *this == other;
+  }
   bool operator==(const Stamp&) const = default;
 };
 
@@ -70,8 +78,8 @@ class OrderedCommunicator final : public Communicator {
                       std::shared_ptr<SharedWindow> board, std::vector<int> sharers);
   ~OrderedCommunicator() override;
 
-  /// From now on messages belong to this operation.
-  void begin(const Request& request);
+  /// From now on messages belong to this operation. `place`: see Stamp.
+  void begin(const Request& request, std::uint64_t place = Stamp::kNowhere);
   /// This rank runs no more operations. Tells all others.
   void leave();
   /// All ranks have left. Receives what they have told, which MPI would keep otherwise.
@@ -93,6 +101,8 @@ class OrderedCommunicator final : public Communicator {
     bool ready() { return communicator.have_sharers_begun(); }
   };
   Begun all_sharers_begun() { return {*this}; }
+  /// Then: the places that they have shown, in the order of the board; none if one is nowhere.
+  std::optional<std::vector<std::uint64_t>> places() const;
 
   /// Throws OrderBroken if a stamp that has arrived differs.
   void check() { compare(); }

@@ -10,9 +10,16 @@
 
 namespace kolo::runtime {
 
-/// How long callers of this rank spin.
-inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology) {
-  return topology.shares_cores ? std::chrono::nanoseconds{0} : config.tuning.spin;
+/// How long callers of this rank spin. Where operations are matched by order, programs wait in the
+/// middle of a step, many times and for less than a sleep may last: FSDP2 keeps .76 of a step of
+/// ResNet-50 if they spin for 1 ms, .73 with 200 us, .66 with 20 us.
+inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topology& topology,
+                                        bool is_matched_by_order) {
+  if (topology.shares_cores) return std::chrono::nanoseconds{0};
+  const std::chrono::nanoseconds spin = config.tuning.spin;
+  return is_matched_by_order
+             ? std::max<std::chrono::nanoseconds>(spin, std::chrono::milliseconds(1))
+             : spin;
 }
 
 /// Polling with increasing pauses, for events that cannot wake the thread: it spins for a few

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -185,9 +186,10 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       insight_(std::move(insight)),
       meter_(insight_->take_meter()),
       messaging_(world.messaging_thread()),
-      spin_(spin_of(parts.data.config, world.topology())),
+      spin_(spin_of(parts.data.config, world.topology(), parts.order != nullptr)),
       queue_(parts.data.name),
       data_(std::move(parts.data)),
+      heap_(data_.heap),
       rank_(data_.communicator->rank()),
       number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
@@ -344,6 +346,17 @@ bool Engine::wait(Operation& operation, Clock::time_point until) {
   }
   serve_messages();  // other ranks may still need them
   return true;
+}
+
+void Engine::notify(Operation& operation, std::function<void()> notice) {
+  {
+    const Lock lock(waiters_.mutex);
+    if (!operation.is_done.load(std::memory_order_acquire)) {
+      operation.notices.push_back(std::move(notice));
+      return;
+    }
+  }
+  notice();
 }
 
 /// `since`: when the caller began to wait.
@@ -722,11 +735,14 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
   std::optional<Failure> failure;
   if (operation->error) failure = failure_of(operation->error);
   note_ended(*operation, failure);
+  std::vector<std::function<void()>> notices;
   {
     const Lock lock(waiters_.mutex);
     operation->is_done.store(true, std::memory_order_release);
+    notices.swap(operation->notices);
   }
   waiters_.operation_is_done.notify_all();
+  for (const auto& notice : notices) notice();
   if (failure) {
     insight_->note(
         {std::move(*failure), loss_ ? world_rank(loss_->rank) : -1, operation->course.time});
@@ -762,10 +778,10 @@ bool Engine::end_stopped_batches(Clock::time_point now) {
   return !drained.empty();
 }
 
-/// A rank that knows of a loss may already have overwritten what an operation on buffers reads.
+/// A rank that knows of a loss may already have overwritten what others read of its memory.
 /// Null if no rank knew of a loss when the operation ended here.
 std::exception_ptr Engine::find_late_loss(const Operation& operation) {
-  if (!operation.request.is_on_buffers()) return nullptr;
+  if (!operation.is_accessed_by_peers()) return nullptr;
   try {
     const std::optional<ControlPlane::Loss> loss = control_->published_loss();
     return loss ? loss_error(operation, *loss) : nullptr;

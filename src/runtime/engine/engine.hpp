@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -190,6 +191,12 @@ class Engine {
   /// Whether operations of the ranks are matched by the order of their submission.
   bool is_matched_by_order() const { return is_matched_by_order_; }
 
+  /// See ProcessSet::allocate().
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) const {
+    const auto heap = heap_.lock();
+    return heap != nullptr ? heap->allocate(bytes) : nullptr;
+  }
+
   /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
   /// after `end`. Any other problem is found later and becomes the operation's error.
   void submit(std::shared_ptr<Operation> operation);
@@ -207,6 +214,9 @@ class Engine {
   bool wait(Operation& operation, Operation::Clock::time_point until);
   /// Makes one progress step if the operation is not done; true if it is. Never blocks.
   bool poll(Operation& operation);
+
+  /// See Handle::notify().
+  void notify(Operation& operation, std::function<void()> notice);
 
   /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
   /// blocks.
@@ -335,6 +345,7 @@ class Engine {
 
   // Any thread reads what DataPath::release() leaves; the rest is used in steps.
   DataPath data_;
+  const std::weak_ptr<comm::SharedHeap> heap_;
   const int rank_;
   const int number_;
   const bool is_matched_by_order_;

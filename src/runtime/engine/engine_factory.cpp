@@ -159,6 +159,13 @@ void EngineFactory::match_by_order(Engine::Parts& parts, const Members& members)
     }
     wait(world_.make_window(neighbours, 0, OrderedCommunicator::board_bytes(), board), members);
   }
+  if (path.staging != nullptr) {
+    try {
+      wait(comm::make_shared_heap(*parts.control.communicator, 0, path.heap), members);
+    } catch (const BackendError& error) {
+      warn(*parts.control.communicator, "memory that ranks access without copies", error.what());
+    }
+  }
   auto communicator = std::make_unique<OrderedCommunicator>(
       std::move(path.communicator), path.world_ranks, std::move(board), std::move(sharers));
   parts.order = communicator.get();

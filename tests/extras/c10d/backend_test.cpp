@@ -37,9 +37,7 @@ class C10dBackendTest : public TrainingTest {
     path.erase(path.rfind('/'), 1);
     path_ = MpiRanks::instance().broadcast(path, 0, "store");
     store_ = c10::make_intrusive<c10d::FileStore>(path_, size());
-    std::vector<int> all(static_cast<std::size_t>(size()));
-    std::iota(all.begin(), all.end(), 0);
-    group_ = make("world", all);
+    group_ = make("world", all_ranks());
   }
   void TearDown() override {
     group_->shutdown();
@@ -53,6 +51,11 @@ class C10dBackendTest : public TrainingTest {
   }
 
   std::int64_t ranks() const { return size(); }
+  std::vector<int> all_ranks() const {
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
 
   at::Tensor of(int rank, const Shape& shape, at::ScalarType type = at::kFloat) const {
     return values(rank, shape, type);
@@ -168,6 +171,47 @@ TEST_F(C10dBackendTest, AllreduceOfSparseTensors) {
       }
     }
   }
+}
+
+// Ranks on one node access each other's, wherever it lies, if all have such memory.
+TEST_F(C10dBackendTest, AllocatedTensorsMoveFromAnyPlace) {
+  const auto allocate = [&](std::int64_t count) {
+    return group_->allocateTensor(count, at::TensorOptions(at::kFloat));
+  };
+  EXPECT_TRUE(group_->supportsTensorAlloc(-1));
+  const at::Tensor gap = allocate(1 + 5000 * rank());  // places differ between ranks
+  const std::int64_t part = 3000;
+  for (const bool is_everywhere : {true, false}) {
+    const auto tensor_of = [&](std::int64_t count) {
+      const bool is_allocated = is_everywhere || rank() != size() - 1;
+      return is_allocated ? allocate(count) : at::empty({count}, at::kFloat);
+    };
+    at::Tensor sum = at::zeros({part * ranks()});
+    for (int r = 0; r < size(); ++r) sum += of(r, {part * ranks()});
+
+    Tensors reduced{tensor_of(part * ranks()).copy_(of(rank(), {part * ranks()}))};
+    group_->allreduce(reduced)->wait();
+    expect_equal(reduced[0], sum);
+
+    at::Tensor input = tensor_of(part * ranks()).copy_(of(rank(), {part * ranks()}));
+    at::Tensor output = tensor_of(part);
+    group_->_reduce_scatter_base(output, input)->wait();
+    expect_equal(output, sum.narrow(0, rank() * part, part));
+    expect_equal(input, of(rank(), {part * ranks()}));
+
+    at::Tensor all = tensor_of(part * ranks());
+    at::Tensor own = all.narrow(0, rank() * part, part).copy_(of(rank(), {part}));
+    group_->_allgather_base(all, own)->wait();
+    for (int r = 0; r < size(); ++r) expect_equal(all.narrow(0, r * part, part), of(r, {part}));
+  }
+}
+
+TEST_F(C10dBackendTest, AllocatedTensorsOutliveTheGroup) {
+  const BackendPointer other = make("other", all_ranks());
+  at::Tensor tensor = other->allocateTensor(100, at::TensorOptions(at::kDouble)).fill_(2);
+  other->shutdown();
+  EXPECT_EQ(tensor.sum().item<double>(), 200);
+  EXPECT_EQ(other->allocateTensor(0, at::TensorOptions(at::kDouble)).numel(), 0);
 }
 
 TEST_F(C10dBackendTest, BroadcastMovesEveryDtypeFromEveryRoot) {

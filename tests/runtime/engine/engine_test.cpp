@@ -21,8 +21,11 @@ namespace kolo::test::engine_test {
 TEST(EngineTest, RanksThatShareCores_DoNotSpin) {
   const Config config;
   EXPECT_GT(config.tuning.spin.count(), 0);
-  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = false}), config.tuning.spin);
-  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = true}).count(), 0);
+  EXPECT_EQ(runtime::spin_of(config, {.shares_cores = false}, false), config.tuning.spin);
+  EXPECT_GT(runtime::spin_of(config, {.shares_cores = false}, true), config.tuning.spin);
+  for (const bool is_by_order : {false, true}) {
+    EXPECT_EQ(runtime::spin_of(config, {.shares_cores = true}, is_by_order).count(), 0);
+  }
 }
 
 Setting by_messages() { return {.name = "Messages", .size = 2, .network = {.nodes = 2}}; }
