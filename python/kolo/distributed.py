@@ -5,7 +5,8 @@
 
 The import starts Kolo, which joins MPI. Under mpirun it also sets RANK, WORLD_SIZE, LOCAL_RANK,
 LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, each where it is absent, so that nothing else needs
-to. Without mpirun there is one rank, and the environment stays as it is.
+to, and DDP_DISABLE_COMM_MEM to 0, with which DDP has the backend allocate its buckets. Without
+mpirun there is one rank, and the environment stays as it is.
 """
 
 import os
@@ -35,7 +36,8 @@ def _describe_ranks():
     for name, value in (("RANK", _kolo.rank()), ("WORLD_SIZE", _kolo.size()),
                         ("LOCAL_RANK", _kolo.local_rank()),
                         ("LOCAL_WORLD_SIZE", _kolo.local_size()),
-                        ("MASTER_ADDR", host), ("MASTER_PORT", port)):
+                        ("MASTER_ADDR", host), ("MASTER_PORT", port),
+                        ("DDP_DISABLE_COMM_MEM", 0)):
         os.environ.setdefault(name, str(value))
 
 

@@ -103,12 +103,40 @@ dist.destroy_process_group()
 """).strip()
         self.assertEqual(losses[1], losses[2])
 
+    def test_ddp_and_fsdp2_allocate_in_shared_memory(self):
+        self.run_ranks(2, """
+import torch.distributed.fsdp as fsdp
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+shared = backend.allocate_tensor(1000, dtype=torch.float, device=torch.device("cpu")).data_ptr()
+def is_shared(tensor):  # in the memory that was free again
+    return 0 <= tensor.data_ptr() - shared < 1 << 20
+seen = []
+def hook(_, bucket):
+    seen.append(is_shared(bucket.buffer()))
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda it: it.value()[0])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+model.register_comm_hook(None, hook)
+model(torch.ones(2, 8)).sum().backward()
+assert seen == [True], seen
+gather = dist.all_gather_into_tensor
+def gather_and_look(output_tensor, *rest, **more):
+    seen.append(is_shared(output_tensor))
+    return gather(output_tensor, *rest, **more)
+dist.all_gather_into_tensor = gather_and_look
+for allocates in (True, False):
+    model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=dist.init_device_mesh("cpu", (2,)))
+    model.set_allocate_memory_from_process_group_for_comm(allocates)
+    model(torch.ones(2, 8))
+assert seen == [True, True, False], seen
+dist.destroy_process_group()
+""")
+
     def test_another_order_is_an_error_that_names_both(self):
         output = self.run_ranks(2, """
 try:
     dist.barrier() if rank else dist.all_reduce(torch.ones(4))
 except RuntimeError as error:
-    print(f"rank {rank}: {error}")
+    print(f"rank {rank}: {error}", flush=True)  # before the other's end ends this one
 """, status=1)  # the group is lost, and MPI cannot be left in order
         for rank in range(2):
             text = next(line for line in output.splitlines() if line.startswith(f"rank {rank}: "))

@@ -4,7 +4,7 @@
     hvd.init()
 
 Programs are started by mpirun; without it there is one rank. Names, arguments and defaults are
-Horovod's; docs/horovod.md lists what behaves differently.
+Horovod's; docs/python-horovod.md lists what behaves differently.
 """
 
 import re
