@@ -118,7 +118,8 @@ void bind_operations(py::module_& module) {
   };
   define("allreduce_async", py::overload_cast<Input, Allreduced>(&allreduce_async));
   define("allreduce_async_", &allreduce_async_);
-  define("grouped_allreduce_async", py::overload_cast<Inputs, Allreduced>(&grouped_allreduce_async));
+  define("grouped_allreduce_async",
+         py::overload_cast<Inputs, Allreduced>(&grouped_allreduce_async));
   define("grouped_allreduce_async_", &grouped_allreduce_async_);
   define("reduce_scatter_async", py::overload_cast<Input, Allreduced>(&reduce_scatter_async));
   define("grouped_reduce_scatter_async",

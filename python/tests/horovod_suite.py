@@ -2,9 +2,9 @@
 
     python horovod_suite.py FILE [--ranks 3] [--only test_a,test_b] [--limit SECONDS]
 
-FILE is test/parallel/test_torch.py of Horovod 0.28.1, which is in its repository, not in its packages.
-The modules that it imports are replaced: horovod.torch with kolo.torch, pytest and helpers of
-Horovod's with what the file needs of them.
+FILE is test/parallel/test_torch.py of Horovod 0.28.1, which is in its repository, not in its
+packages. The modules that it imports are replaced: horovod.torch with kolo.torch, pytest and helpers
+of Horovod's with what the file needs of them.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def load_cases(path):
     sys.modules["common"] = types.SimpleNamespace(
         mpi_env_rank_and_size=rank_and_size, temppath=temppath,
         skip_or_fail_gpu_test=skip_or_fail_gpu_test)
-    if hasattr(torch.optim, "Muon"):  # for matrices alone; the tests try all optimizers of torch.optim
+    if hasattr(torch.optim, "Muon"):  # for matrices alone, and the tests try all of torch.optim
         torch.optim.Muon.__module__ = "newer"
     torch.set_num_threads(1)
     spec = importlib.util.spec_from_file_location("test_torch", path)

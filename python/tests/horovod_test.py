@@ -1,4 +1,4 @@
-"""kolo.torch under mpirun, where Horovod's own tests do not look: python horovod_test.py [mpirun...]
+"""kolo.torch under mpirun, where Horovod's own tests do not look: horovod_test.py [mpirun...]
 
 Needs the package: pip install ./python. Each case is a function that all ranks run.
 """

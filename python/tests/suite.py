@@ -1,5 +1,5 @@
-"""Runs cases of another project's tests under mpirun, one process a rank for all cases: after a case
-that fails or hangs on a rank, mpirun starts again with the next."""
+"""Runs cases of another project's tests under mpirun, one process a rank for all cases: after a
+case that fails or hangs on a rank, mpirun starts again with the next."""
 
 import collections
 import faulthandler
@@ -36,8 +36,8 @@ def run_rank(rank, names, run_case, limit):
 
 
 def run_all(title, names, ranks, command, environment):
-    """Runs `command` with names of cases on so many ranks until each case has run. Prints those that
-    do not pass, and sums. Returns 1 if there are any that fail."""
+    """Runs `command` with names of cases on so many ranks until each case has run. Prints those
+    that do not pass, and sums. Returns 1 if there are any that fail."""
     results, texts = {}, {}
     left = list(names)
     while left:

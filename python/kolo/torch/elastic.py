@@ -9,8 +9,8 @@
     train(hvd.elastic.TorchState(model, optimizer, epoch=0))
 
 Unlike in Horovod, ranks do not go on without one that is lost: the job ends, and what started it,
-such as kolo-restart, starts it again, on as many ranks as there are then. So commit() writes a file,
-and run() begins with what it holds.
+such as kolo-restart, starts it again, on as many ranks as there are then. So commit() writes a
+file, and run() begins with what it holds.
 """
 
 import functools

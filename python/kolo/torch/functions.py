@@ -19,8 +19,8 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
     if isinstance(params, dict):
         params = params.items()
     elif isinstance(params, torch.Tensor) or not hasattr(params, "__iter__"):
-        raise InvalidArgument(f"broadcast_parameters: {type(params).__name__} is neither a dict nor "
-                              "a list of parameters.")
+        raise InvalidArgument(f"broadcast_parameters: {type(params).__name__} is neither a dict "
+                              "nor a list of parameters.")
     named = [each if isinstance(each, tuple) else (str(index), each)
              for index, each in enumerate(params)]
     _kolo.broadcast_parameters(named, root_rank, _number_of(process_set))

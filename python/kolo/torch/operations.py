@@ -1,7 +1,7 @@
 """Horovod's collectives.
 
-Arguments and results are Horovod's. The forms: `x_async` returns a handle, an integer for poll() and
-synchronize(); a trailing underscore works in place; `grouped_x` runs a list of tensors as one
+Arguments and results are Horovod's. The forms: `x_async` returns a handle, an integer for poll()
+and synchronize(); a trailing underscore works in place; `grouped_x` runs a list of tensors as one
 operation. What differs from Horovod:
 - a name is unique across kinds of operations in flight; None numbers the calls of a process set;
 - a grouped operation succeeds or fails as a whole, and returns a list;

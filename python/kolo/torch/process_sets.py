@@ -41,7 +41,8 @@ global_process_set.process_set_id = 0
 
 
 def add_process_set(process_set):
-    """Adds a ProcessSet, or a list of ranks, and returns the set. All ranks of the world call it."""
+    """Adds a ProcessSet, or a list of ranks, and returns the set. All ranks of the world call
+    it."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     process_set.process_set_id = _kolo.add_process_set(process_set.ranks)
