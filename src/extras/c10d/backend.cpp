@@ -289,8 +289,7 @@ class Backend final : public c10d::Backend {
     const at::Tensor& input = the_only(inputs, "gather");
     OperationWork::Parts parts{.type = OpType::GATHER, .title = "kolo:gather", .inputs = inputs};
     if (options.rootRank != rank_) {
-      parts.handles =
-          one(send_to("gather", options.rootRank, memory.input(input), tag, options.timeout));
+      parts.handles = one(send_to(options.rootRank, memory.input(input), tag, options.timeout));
       return make_work(std::move(parts));
     }
     require_lists(outputs, "gather");
@@ -299,7 +298,7 @@ class Backend final : public c10d::Backend {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor room = memory.output(outputs.front()[static_cast<std::size_t>(other)]);
-      parts.handles.push_back(receive_from("gather", other, room, tag, options.timeout));
+      parts.handles.push_back(receive_from(other, room, tag, options.timeout));
     }
     parts.finish = memory.copy_out();
     return make_work(std::move(parts));
@@ -314,7 +313,7 @@ class Backend final : public c10d::Backend {
         .type = OpType::SCATTER, .title = "kolo:scatter", .outputs = outputs};
     if (options.rootRank != rank_) {
       const at::Tensor room = memory.output(output);
-      parts.handles = one(receive_from("scatter", options.rootRank, room, tag, options.timeout));
+      parts.handles = one(receive_from(options.rootRank, room, tag, options.timeout));
       parts.finish = memory.copy_out();
       return make_work(std::move(parts));
     }
@@ -324,7 +323,7 @@ class Backend final : public c10d::Backend {
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor input = memory.input(inputs.front()[static_cast<std::size_t>(other)]);
-      parts.handles.push_back(send_to("scatter", other, input, tag, options.timeout));
+      parts.handles.push_back(send_to(other, input, tag, options.timeout));
     }
     return make_work(std::move(parts));
   }
@@ -333,7 +332,7 @@ class Backend final : public c10d::Backend {
     const at::Tensor input = Memory("send").input(the_only(tensors, "send"));
     return make_work({.type = OpType::SEND,
                       .title = "kolo:send",
-                      .handles = one(send_to("send", to, input, tag, c10d::kUnsetTimeout)),
+                      .handles = one(send_to(to, input, tag, c10d::kUnsetTimeout)),
                       .inputs = tensors});
   }
 
@@ -374,8 +373,8 @@ class Backend final : public c10d::Backend {
     if (rank_ != 0) {
       const std::string self = "Rank " + std::to_string(rank_);
       try {
-        send_to("monitoredBarrier", 0, token, tag, timeout).wait();
-        receive_from("monitoredBarrier", 0, token, tag, timeout).wait();
+        send_to(0, token, tag, timeout).wait();
+        receive_from(0, token, tag, timeout).wait();
       } catch (const Error& error) {
         throw TimeoutError(self +
                            " successfully reached monitoredBarrier, but received errors "
@@ -393,9 +392,7 @@ class Backend final : public c10d::Backend {
       throw TimeoutError(text + " failed to pass monitoredBarrier in " +
                          std::to_string(timeout.count()) + " ms");
     }
-    for (int other = 1; other < size_; ++other) {
-      send_to("monitoredBarrier", other, token, tag, timeout).wait();
-    }
+    for (int other = 1; other < size_; ++other) send_to(other, token, tag, timeout).wait();
   }
 
  private:
@@ -612,17 +609,16 @@ class Backend final : public c10d::Backend {
     return make_work(std::move(parts));
   }
 
-  /// @param operation of c10d, for texts
-  Handle send_to(const char* operation, std::int64_t to, const at::Tensor& tensor, std::int64_t tag,
+  Handle send_to(std::int64_t to, const at::Tensor& tensor, std::int64_t tag,
                  milliseconds timeout) {
-    MessageOptions options{.tag = tag, .name = operation};
+    MessageOptions options{.tag = tag};
     complete(options, timeout, {tensor});
     return send_async(view_to_move(tensor), world_rank(to), options);
   }
 
-  Handle receive_from(const char* operation, std::int64_t from, const at::Tensor& tensor,
-                      std::int64_t tag, milliseconds timeout) {
-    MessageOptions options{.tag = tag, .name = operation};
+  Handle receive_from(std::int64_t from, const at::Tensor& tensor, std::int64_t tag,
+                      milliseconds timeout) {
+    MessageOptions options{.tag = tag};
     complete(options, timeout, {tensor});
     return receive_async(view_to_move(tensor), world_rank(from), options);
   }
@@ -665,7 +661,7 @@ class Backend final : public c10d::Backend {
                            std::to_string(other));
       }
       try {
-        receive_from("monitoredBarrier", other, token, tag, std::max(left, milliseconds{1})).wait();
+        receive_from(other, token, tag, std::max(left, milliseconds{1})).wait();
       } catch (const TimeoutError&) {
         missing.push_back(other);
       }
