@@ -44,23 +44,46 @@ KOLO = {"kolo": (), "kolo-optimizer": ("--shard", "optimizer"),
 TCP = {"KOLO_SHARED_MEMORY": "off", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp",
        "OMPI_MCA_btl_tcp_if_include": "lo"}
 SETTINGS_OF_CASES = {"horovod-best": HOROVOD_AT_ITS_BEST,
-                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"}, "kolo-tcp": TCP}
+                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"},
+                     "kolo-tcp": TCP, "ddp-kolo-tcp": TCP}
+
+
+def labels_of_torch(mark, backend):
+    ddp, fsdp2 = f"DDP over {backend}", f"FSDP2 over {backend}"
+    return {f"ddp{mark}": ddp, f"ddp{mark}-static": f"{ddp}, static graph",
+            f"ddp{mark}-views": f"{ddp}, gradients as views of buckets",
+            f"ddp{mark}-best": f"{ddp}, static graph, such views, best of four bucket sizes",
+            f"ddp{mark}-zero": f"{ddp} with such views, ZeroRedundancyOptimizer",
+            f"fsdp2{mark}": f"{fsdp2}, not resharded after forward",
+            f"fsdp2{mark}-reshard": f"{fsdp2}, resharded after forward"}
+
+
 LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
           "kolo-gradients": "Kolo, `gradients`",
           "kolo-full": "Kolo, `full`, one copy of the parameters",
           "kolo-gathered": "Kolo, `full`, gathered on use, no shared memory",
           "kolo-tcp": "Kolo, `none`, over TCP as Gloo",
-          "alone": "PyTorch alone, two processes at once", "ddp": "DDP",
-          "ddp-views": "DDP, gradients as views of buckets",
-          "ddp-zero": "DDP with such views, ZeroRedundancyOptimizer",
-          "fsdp2": "FSDP2, not resharded after forward",
-          "fsdp2-reshard": "FSDP2, resharded after forward",
+          "alone": "PyTorch alone, two processes at once",
+          **labels_of_torch("", "Gloo"), **labels_of_torch("-kolo", "Kolo"),
+          "ddp-kolo-tcp": "DDP over Kolo, over TCP as Gloo",
+          "fsdp2-kolo-alloc": "FSDP2 over Kolo, which allocates, not resharded after forward",
+          "fsdp2-kolo-reshard-alloc": "FSDP2 over Kolo, which allocates, resharded after forward",
           "fairscale": "FairScale, OSS and ShardedDDP", "horovod": "Horovod",
           "horovod-best": "Horovod, settings at their best"}
 
 
+def transport(case):
+    """How the data of two ranks move."""
+    if case == "alone":
+        return "nothing"
+    if case == "kolo-gathered" or case.startswith("horovod"):
+        return "MPI in shared memory"
+    is_tcp = SETTINGS_OF_CASES.get(case) == TCP or "kolo" not in case
+    return "TCP, loopback" if is_tcp else "shared memory"
+
+
 def environment():
-    """The PATH and the cache folder of cmake/environment.sh."""
+    """The PATH of cmake/environment.sh, and the Python of setup.sh."""
     script = '. "$1/cmake/environment.sh"; printf "%s\\n" "$PATH" "$kolo_cache"'
     output = subprocess.run(["bash", "-c", script, "bash", ROOT], check=True, text=True,
                             stdout=subprocess.PIPE).stdout
@@ -75,7 +98,8 @@ def command(case, model, python, file):
                    "resnet50": ["synthetic_benchmark", "--image", "64", "--batch", "8"]}[model]
         return [str(PROGRAMS / program[0]), *program[1:], "--fused", "--efficiency", *KOLO[case],
                 "--json", file]
-    return [str(python), str(FOLDER / "train.py"), case.removesuffix("-best"), model, file]
+    library = {"horovod-best": "horovod", "ddp-kolo-tcp": "ddp-kolo"}.get(case, case)
+    return [str(python), str(FOLDER / "train.py"), library, model, file]
 
 
 def free_port():
@@ -198,6 +222,8 @@ def parse_options():
     parser.add_argument("--cases", nargs="+", choices=LABELS, default=list(LABELS))
     parser.add_argument("--bind-to", choices=["core", "none"], default="core",
                         help="of mpirun: whether a rank and its threads stay on one core")
+    parser.add_argument("--python", type=pathlib.Path,
+                        help="with the packages of requirements.txt; otherwise that of setup.sh")
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--json", type=pathlib.Path, help="write all runs to this file too")
     return parser.parse_args()
@@ -206,10 +232,12 @@ def parse_options():
 def main():
     options = parse_options()
     settings, python = environment()
+    python = options.python or python
     load = os.getloadavg()[0]
     runs = run_all(options, settings, python)
     about = describe(options, settings, python, load)
-    labels = {case: label for case, label in LABELS.items() if case in options.cases}
+    labels = {case: (label, transport(case)) for case, label in LABELS.items()
+              if case in options.cases}
     print("\n".join(about))
     for model in options.models:
         print(f"\n### {MODELS[model]}\n")

@@ -6,9 +6,13 @@ broadcast them in every step. Everything not set here is the library's default.
 
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
+
+BUCKETS_MB = (1, 5, 25, 100)  # for DDP at its best
+STEPS_TO_CHOOSE = 5
 
 
 class Gloo:
@@ -18,7 +22,10 @@ class Gloo:
         os.environ.update(RANK=os.environ["OMPI_COMM_WORLD_RANK"],
                           WORLD_SIZE=os.environ["OMPI_COMM_WORLD_SIZE"],
                           GLOO_SOCKET_IFNAME="lo")
-        dist.init_process_group("gloo")
+        self.start("gloo")
+
+    def start(self, backend):
+        dist.init_process_group(backend)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def gather(self, tensor):
@@ -31,6 +38,17 @@ class Gloo:
         dist.destroy_process_group()
         sys.stdout.flush()
         os._exit(0)  # FairScale may abort the interpreter's own exit
+
+
+class Kolo(Gloo):
+    """The same, over Kolo."""
+
+    def __init__(self):
+        import kolo.distributed  # noqa: F401
+        self.start("kolo")
+
+    def finish(self):
+        dist.destroy_process_group()
 
 
 class Horovod:
@@ -82,6 +100,29 @@ def ddp_views(task, ranks):
     return ddp(task, ranks, gradient_as_bucket_view=True)
 
 
+def ddp_static(task, ranks):
+    return ddp(task, ranks, static_graph=True)
+
+
+def ddp_best(task, ranks):
+    """With the size of buckets that is best in a few steps."""
+    def made(bucket_mb):
+        torch.manual_seed(1)  # as train.py does
+        return ddp(task, ranks, static_graph=True, gradient_as_bucket_view=True,
+                   bucket_cap_mb=bucket_mb)
+
+    def seconds(bucket_mb):
+        training, times = made(bucket_mb), []
+        torch.manual_seed(2 + ranks.rank)  # the first batch may be kept
+        for _ in range(2 + STEPS_TO_CHOOSE):
+            start = time.perf_counter()
+            training.step(task.batch())
+            times.append(time.perf_counter() - start)
+        return ranks.gather(torch.tensor(times[2:])).median().item()
+
+    return made(min(BUCKETS_MB, key=seconds))
+
+
 def ddp_zero(task, _ranks):
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
@@ -111,7 +152,7 @@ class ShardsOptimizer:
         self._optimizer.step()
 
 
-def fsdp2(task, ranks, reshard_after_forward):
+def fsdp2(task, ranks, reshard_after_forward, allocates=False):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     options = {"mesh": init_device_mesh("cpu", (ranks.size,)),
@@ -120,6 +161,8 @@ def fsdp2(task, ranks, reshard_after_forward):
     for block in model.blocks:
         fully_shard(block, **options)
     fully_shard(model, **options)
+    for module in (*model.blocks, model) if allocates else ():
+        module.set_allocate_memory_from_process_group_for_comm(True)
     return Training(model, ShardsOptimizer(task, model))
 
 
@@ -129,6 +172,14 @@ def fsdp2_kept(task, ranks):
 
 def fsdp2_resharded(task, ranks):
     return fsdp2(task, ranks, reshard_after_forward=True)
+
+
+def fsdp2_kept_allocating(task, ranks):
+    return fsdp2(task, ranks, reshard_after_forward=False, allocates=True)
+
+
+def fsdp2_resharded_allocating(task, ranks):
+    return fsdp2(task, ranks, reshard_after_forward=True, allocates=True)
 
 
 def fairscale(task, _ranks):
@@ -150,7 +201,14 @@ def horovod(task, _ranks):
 
 
 # Name -> the class of its ranks, and the function that makes the training.
-LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-views": (Gloo, ddp_views),
+LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-static": (Gloo, ddp_static),
+             "ddp-best": (Gloo, ddp_best), "ddp-views": (Gloo, ddp_views),
              "ddp-zero": (Gloo, ddp_zero), "fsdp2": (Gloo, fsdp2_kept),
-             "fsdp2-reshard": (Gloo, fsdp2_resharded), "fairscale": (Gloo, fairscale),
-             "horovod": (Horovod, horovod)}
+             "fsdp2-reshard": (Gloo, fsdp2_resharded),
+             "ddp-kolo": (Kolo, ddp), "ddp-kolo-static": (Kolo, ddp_static),
+             "ddp-kolo-best": (Kolo, ddp_best), "ddp-kolo-views": (Kolo, ddp_views),
+             "ddp-kolo-zero": (Kolo, ddp_zero), "fsdp2-kolo": (Kolo, fsdp2_kept),
+             "fsdp2-kolo-alloc": (Kolo, fsdp2_kept_allocating),
+             "fsdp2-kolo-reshard": (Kolo, fsdp2_resharded),
+             "fsdp2-kolo-reshard-alloc": (Kolo, fsdp2_resharded_allocating),
+             "fairscale": (Gloo, fairscale), "horovod": (Horovod, horovod)}

@@ -19,9 +19,9 @@ Usage: tests/tools/rivals/setup.sh
 Installs what compare.py compares Kolo with into $rivals:
   - from PyPI the packages of requirements.txt: PyTorch, whose wheel is the CUDA build and imports
     NVIDIA's libraries, and FairScale. A download of 2.7 GB, 5 GB when unpacked;
-  - Horovod $horovod_version over MPI, built from its source distribution: some minutes.
-Needs python3 with venv and its headers, a C++17 compiler, CMake and MPI. Does nothing where nothing
-is missing. Without Horovod, which it reports, all other libraries can be compared.
+  - Horovod $horovod_version over MPI, built from its source distribution: some minutes;
+  - Kolo's package, as it is in this checkout, anew each time: some minutes.
+Needs python3 with venv and its headers, a C++17 compiler, CMake and MPI. Without Horovod, which it reports, all other libraries can be compared.
 
   --help   show this text
 TEXT
@@ -88,9 +88,16 @@ install_horovod() {
   say "Horovod's build failed; the other libraries can be compared"
 }
 
+install_kolo() {
+  say "building Kolo's package"
+  if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" pip install "$here/../../../python"
+}
+
 setup() {
   has_packages || install_packages
   has_horovod || install_horovod
+  install_kolo
   say "done; tests/tools/rivals/compare.py compares"
 }
 

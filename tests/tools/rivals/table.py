@@ -4,9 +4,9 @@ import collections
 import re
 import statistics
 
-HEAD = ("| | ms a step | ms without communication | speed of the same processes without "
+HEAD = ("| | data move by | ms a step | ms without communication | speed of the same processes without "
         "communication that is left | speed of PyTorch alone that is left |\n"
-        "|---|---|---|---|---|")
+        "|---|---|---|---|---|---|")
 
 # One run of a case: its round, and either its measurements, named as in
 # examples/common/efficiency.cpp, or the reason why it failed.
@@ -28,12 +28,12 @@ def spread(values, form):
             f"({form.format(min(values))} to {form.format(max(values))})")
 
 
-def row(label, runs, alone):
+def row(label, transport, runs, alone):
     """`alone`: round -> ms a step of PyTorch alone."""
     measured = [run for run in runs if run.measured]
     if not measured:
         why = runs[0].failure if runs else "not run"
-        return f"| {label} | did not run: {why.replace('|', '/')} | | | |"
+        return f"| {label} | {transport} | did not run: {why.replace('|', '/')} | | | |"
     of_alone = [alone[run.round] / run.measured["step_ms_with"]
                 for run in measured if run.round in alone]
     cells = [spread([run.measured["step_ms_with"] for run in measured], "{:.1f}"),
@@ -42,13 +42,13 @@ def row(label, runs, alone):
              spread(of_alone, "{:.3f}") if of_alone else "not known"]
     if len(measured) < len(runs):
         label += f" ({len(measured)} of {len(runs)} runs)"
-    return f"| {label} | {' | '.join(cells)} |"
+    return f"| {label} | {transport} | {' | '.join(cells)} |"
 
 
 def table(labels, runs, alone_case):
-    """The table of one model; `labels`: case -> its label, in the order of rows."""
+    """The table of one model; `labels`: case -> its label and transport, in the order of rows."""
     alone = {run.round: run.measured["step_ms_with"]
              for run in runs if run.case == alone_case and run.measured}
     return "\n".join([HEAD] + [
-        row(label, [run for run in runs if run.case == case], alone)
-        for case, label in labels.items()])
+        row(*texts, [run for run in runs if run.case == case], alone)
+        for case, texts in labels.items()])

@@ -24,23 +24,23 @@ class Table(unittest.TestCase):
         runs = [run("alone", 1, 90.0, 90.0), run("alone", 2, 80.0, 80.0),
                 run("alone", 3, 50.0, 50.0), run("x", 1, 100.0, 80.0), run("x", 2, 200.0, 40.0),
                 run("x", 3, 125.0, 50.0)]
-        self.assertEqual(self.rows({"x": "X", "alone": "PyTorch alone"}, runs), [
-            "| X | 125.0 (100.0 to 200.0) | 50.0 (40.0 to 80.0) | 0.400 (0.200 to 0.800) "
+        self.assertEqual(self.rows({"x": ("X", "TCP"), "alone": ("PyTorch alone", "none")}, runs), [
+            "| X | TCP | 125.0 (100.0 to 200.0) | 50.0 (40.0 to 80.0) | 0.400 (0.200 to 0.800) "
             "| 0.400 (0.400 to 0.900) |",
-            "| PyTorch alone | 80.0 (50.0 to 90.0) | 80.0 (50.0 to 90.0) | 1.000 (1.000 to 1.000) "
-            "| 1.000 (1.000 to 1.000) |"])
+            "| PyTorch alone | none | 80.0 (50.0 to 90.0) | 80.0 (50.0 to 90.0) "
+            "| 1.000 (1.000 to 1.000) | 1.000 (1.000 to 1.000) |"])
 
     def test_one_round_has_no_range_and_may_lack_what_it_is_compared_with(self):
-        self.assertEqual(self.rows({"x": "X"}, [run("x", 1, 100.0, 80.0)]),
-                         ["| X | 100.0 | 80.0 | 0.800 | not known |"])
+        self.assertEqual(self.rows({"x": ("X", "TCP")}, [run("x", 1, 100.0, 80.0)]),
+                         ["| X | TCP | 100.0 | 80.0 | 0.800 | not known |"])
 
     def test_a_case_that_fails_says_why(self):
         failed = Run("gpt", "x", 2, failure="ImportError: no a|b")
-        self.assertEqual(self.rows({"x": "X"}, [failed]),
-                         ["| X | did not run: ImportError: no a/b | | | |"])
-        self.assertEqual(self.rows({"x": "X"}, [run("x", 1, 100.0, 80.0), failed]),
-                         ["| X (1 of 2 runs) | 100.0 | 80.0 | 0.800 | not known |"])
-        self.assertEqual(self.rows({"x": "X"}, []), ["| X | did not run: not run | | | |"])
+        self.assertEqual(self.rows({"x": ("X", "TCP")}, [failed]),
+                         ["| X | TCP | did not run: ImportError: no a/b | | | |"])
+        self.assertEqual(self.rows({"x": ("X", "TCP")}, [run("x", 1, 100.0, 80.0), failed]),
+                         ["| X (1 of 2 runs) | TCP | 100.0 | 80.0 | 0.800 | not known |"])
+        self.assertEqual(self.rows({"x": ("X", "TCP")}, []), ["| X | TCP | did not run: not run | | | |"])
 
 
 class Failure(unittest.TestCase):
