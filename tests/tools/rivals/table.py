@@ -4,8 +4,8 @@ import collections
 import re
 import statistics
 
-HEAD = ("| | data move by | ms a step | ms without communication | speed of the same processes without "
-        "communication that is left | speed of PyTorch alone that is left |\n"
+HEAD = ("| | data move by | ms a step | ms without communication | speed of the same processes "
+        "without communication that is left | speed of PyTorch alone that is left |\n"
         "|---|---|---|---|---|---|")
 
 # One run of a case: its round, and either its measurements, named as in

@@ -40,7 +40,8 @@ class Table(unittest.TestCase):
                          ["| X | TCP | did not run: ImportError: no a/b | | | |"])
         self.assertEqual(self.rows({"x": ("X", "TCP")}, [run("x", 1, 100.0, 80.0), failed]),
                          ["| X (1 of 2 runs) | TCP | 100.0 | 80.0 | 0.800 | not known |"])
-        self.assertEqual(self.rows({"x": ("X", "TCP")}, []), ["| X | TCP | did not run: not run | | | |"])
+        self.assertEqual(self.rows({"x": ("X", "TCP")}, []),
+                         ["| X | TCP | did not run: not run | | | |"])
 
 
 class Failure(unittest.TestCase):
