@@ -63,8 +63,8 @@ std::size_t page_bytes();
 /// SIGBUS later. Returns 0 or the error's number.
 int reserve(const FileDescriptor& file, std::size_t begin, std::size_t bytes);
 
-/// Reserves memory for all of the segment, or its first `reserved_bytes`. Sizes are multiples of the
-/// page size. Throws BackendError.
+/// Reserves memory for all of the segment, or its first `reserved_bytes`. Sizes are multiples of
+/// the page size. Throws BackendError.
 NewSegment make_segment(std::size_t size_bytes, std::size_t reserved_bytes);
 inline NewSegment make_segment(std::size_t size_bytes) {
   return make_segment(size_bytes, size_bytes);

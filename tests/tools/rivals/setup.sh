@@ -21,7 +21,8 @@ Installs what compare.py compares Kolo with into $rivals:
     NVIDIA's libraries, and FairScale. A download of 2.7 GB, 5 GB when unpacked;
   - Horovod $horovod_version over MPI, built from its source distribution: some minutes;
   - Kolo's package, as it is in this checkout, anew each time: some minutes.
-Needs python3 with venv and its headers, a C++17 compiler, CMake and MPI. Without Horovod, which it reports, all other libraries can be compared.
+Needs python3 with venv and its headers, a C++ compiler, CMake and MPI. Without Horovod, which it
+reports, all other libraries can be compared.
 
   --help   show this text
 TEXT
