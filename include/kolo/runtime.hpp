@@ -85,6 +85,13 @@ class Runtime {
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;
 
+  /// Does what an exception does that nothing catches, but for ending the process: operations end
+  /// with PeerLostError on all ranks, whose text says that this rank `how`, as in "ended with an
+  /// uncaught exception: ...". For programs whose exceptions C++ does not see, as those of Python.
+  /// Only shutdown() follows, which gives the other ranks time to report; MPI is not finalized. Any
+  /// thread; nothing happens in a forked child.
+  void fail(const std::string& how);
+
   /// Leaves the world; operations that are pending on other ranks end with ShutdownError there. On
   /// rank 0 it also ends the operations on GPUs of all process sets. Any thread; further calls
   /// return once the first has ended.
@@ -127,6 +134,7 @@ class Runtime {
   /// @param ranks this rank among them
   /// @param store shared by the members; used until the call returns
   /// @throws MismatchError, on all members, if `matching` differs
+  /// @throws ShutdownError if a member has shut Kolo down instead
   /// @throws TimeoutError after KOLO_TIMEOUT, as where lists differ: members that wait for one
   ///   another under different names. No further set of these ranks can be made then, since members
   ///   may differ in how many they have made. Whatever `store` throws

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -92,9 +93,19 @@ class Runtime::Parts {
 
   bool is_in_creator_process() const { return creator_.is_current(); }
 
+  void fail(const std::string& how) {
+    if (!is_in_creator_process()) return;
+    for (const auto& set : live_sets()) {
+      if (set->included()) set->engine()->fail(how);
+    }
+    has_failed_ = true;
+  }
+
   void shutdown() {
     if (!is_in_creator_process()) return;
     insight::Insight::require_outside_metrics_function("shutdown()");
+    // mpirun ends the others soon after this process has ended.
+    if (has_failed_.exchange(false)) std::this_thread::sleep_for(runtime::kTimeToPrint);
     const std::vector<std::shared_ptr<ProcessSet>> sets = live_sets();
     for (const auto& set : sets) require_outside_step(*set, "shutdown()");
     const auto how = std::uncaught_exceptions() > exceptions_ ? runtime::Leaving::ByException
@@ -139,7 +150,7 @@ class Runtime::Parts {
     } catch (const PeerLostError&) {  // the others know of that loss too
       throw;
     } catch (...) {
-      const std::string how = "process set " + runtime::name_of_set(number, ranks) +
+      const std::string how = "failed: process set " + runtime::name_of_set(number, ranks) +
                               " was not made: " + text_of_current_exception();
       if (engine != nullptr) engine->fail(how);
       if (world != nullptr && number > 0) world->fail(how);
@@ -228,6 +239,11 @@ class Runtime::Parts {
           loss && std::ranges::find(ranks, loss->rank) != ranks.end()) {
         throw PeerLostError(what + "rank " + std::to_string(loss->rank) + " " + loss->how);
       }
+      if (const auto gone = world_engine()->closed_by();
+          gone && std::ranges::find(ranks, *gone) != ranks.end()) {
+        throw ShutdownError(what + "rank " + std::to_string(*gone) +
+                            " shut Kolo down before all members had called it");
+      }
       if (deadline.has_passed()) {
         throw TimeoutError(
             what + "rank " + std::to_string(rank) + " did not set \"" + key +
@@ -307,6 +323,7 @@ class Runtime::Parts {
   runtime::EngineFactory engines_;
   std::shared_ptr<insight::Insight> insight_;          // made at the end of the start
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
+  std::atomic<bool> has_failed_{false};
   Mutex sets_lock_;
   Sets sets_ KOLO_GUARDED_BY(sets_lock_);  // the world first
   std::deque<std::shared_ptr<ProcessSet>> removed_ KOLO_GUARDED_BY(sets_lock_);
@@ -340,6 +357,7 @@ Runtime::~Runtime() {
   if (thread_current == this) thread_current = nullptr;
 }
 
+void Runtime::fail(const std::string& how) { parts_->fail(how); }
 void Runtime::shutdown() { parts_->shutdown(); }
 
 int Runtime::rank() const { return parts_->topology().rank; }

@@ -792,7 +792,7 @@ std::exception_ptr Engine::find_late_loss(const Operation& operation) {
 
 void Engine::fail(const std::string& how) {
   const Lock lock(progress_mutex_);
-  if (control_ != nullptr) declare_lost({rank(), "failed: " + how});
+  if (control_ != nullptr) declare_lost({rank(), how});
 }
 
 std::exception_ptr Engine::loss_error(const Operation& operation,
@@ -806,6 +806,14 @@ std::optional<ControlPlane::Loss> Engine::loss() {
   if (!progress_mutex_.try_lock()) return std::nullopt;
   const Lock lock(progress_mutex_, std::adopt_lock);
   return loss_;
+}
+
+std::optional<int> Engine::closed_by() {
+  if (!progress_mutex_.try_lock()) return std::nullopt;
+  const Lock lock(progress_mutex_, std::adopt_lock);
+  if (control_ == nullptr) return std::nullopt;
+  const std::optional<int> rank = control_->coordinator().closed_by();
+  return rank ? std::optional(world_rank(*rank)) : std::nullopt;
 }
 
 bool Engine::is_lost() {
@@ -837,10 +845,6 @@ void Engine::publish_end(const std::string& how) {
 }
 
 namespace {
-
-// Peers check for losses at least once in 50 ms. mpirun ends them soon after this process has
-// ended, so they get time to read and print the text first.
-constexpr auto kTimeToPrint = std::chrono::milliseconds(400);
 
 struct Registered {
   Mutex lock;

@@ -239,7 +239,8 @@ class Engine {
   void end(const std::string& why, Leaving how);
   /// Throws InvalidArgument inside a step of this engine, in which `what` must not be called.
   void require_outside_step(std::string_view what) const;
-  /// This rank cannot go on in the set. The others learn of it at once, as of a loss.
+  /// This rank cannot go on in the set. The others learn of it at once, as of a loss. `how` completes
+  /// "rank 3 ".
   void fail(const std::string& how);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
   /// progress step or not. The message is not sent if another thread never leaves its step. Clang
@@ -247,6 +248,8 @@ class Engine {
   void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
   /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
   std::optional<ControlPlane::Loss> loss();
+  /// The rank whose shutdown has closed the set. None during another thread's step.
+  std::optional<int> closed_by();
   /// Whether the loss of a rank has closed the set. Waits for another thread's step. Throws
   /// InvalidArgument inside a step of this engine.
   bool is_lost();
@@ -373,6 +376,10 @@ class Engine {
   // The last member: uses the others.
   std::unique_ptr<ProgressThread> thread_ KOLO_GUARDED_BY(thread_lock_);
 };
+
+/// Peers check for losses at least once in 50 ms. mpirun ends them soon after a process has ended
+/// without shutting Kolo down, so it lets them read and print the text first.
+inline constexpr std::chrono::milliseconds kTimeToPrint{400};
 
 /// Registers an engine whose peers learn why this process ends. With the first engine a terminate
 /// handler is installed: on an uncaught exception it sends the exception's text to the peers of all

@@ -364,6 +364,7 @@ void Coordinator::on_headers(const Header& merged) {
 
   if (merged.shutdown_rank) {
     next_exchange();
+    closed_by_ = merged.thrower_rank ? merged.thrower_rank : merged.shutdown_rank;
     close(ErrorKind::Shutdown, describe_shutdown(merged));
     return;
   }

@@ -251,6 +251,8 @@ class Coordinator {
   bool is_closed() const { return closed_.has_value(); }
   /// Completes the errors of what ends with it; call it once the protocol has ended.
   const std::string& why_closed() const { return closed_->reason; }
+  /// The rank whose shutdown has closed the set.
+  std::optional<int> closed_by() const { return closed_by_; }
   const Counters& counters() const { return counters_; }
   /// The ranks whose join this rank has seen, unless it has joined too.
   Bits joined_ahead() const { return joins_.own ? Bits{} : joins_.ranks; }
@@ -332,6 +334,7 @@ class Coordinator {
   Exchange exchange_;
   std::uint64_t highest_wake_up_request_ = 0;
   std::optional<Closed> closed_;
+  std::optional<int> closed_by_;
   Time silent_since_ = kNever;
   // Submission times, Newest::kNever: none. They stay until an exchange has run something, since
   // those that ran nothing did not wait for them.

@@ -52,6 +52,20 @@ TEST(RuntimeTest, Runtime_MayBeMadeAgain) {
   }
 }
 
+TEST(RuntimeTest, ARankThatFails_EndsOperationsOnAllRanks) {
+  const std::string how = "ended with an uncaught exception: no more data";
+  for (const int nodes : {1, 3}) {
+    run_runtimes({.size = 3, .network = {.nodes = nodes}}, [&](Runtime& runtime) {
+      ProcessSet& set = runtime.add_process_set({0, 1});
+      if (runtime.rank() == 1) runtime.fail(how);
+      expect_contains(text_thrown_by<PeerLostError>([] { barrier(); }), "world: rank 1 " + how);
+      if (!set.included()) return;
+      expect_contains(text_thrown_by<PeerLostError>([&] { barrier({.process_set = &set}); }),
+                      "{0, 1}: rank 1 " + how);
+    });
+  }
+}
+
 // How long operations may take does not limit the start.
 TEST(RuntimeTest, ShortTimeout_DoesNotEndTheStart) {
   using namespace std::chrono_literals;

@@ -145,4 +145,16 @@ TEST(ProcessSetStoreErrorTest, AMemberThatDies_IsALoss) {
       });
 }
 
+TEST(ProcessSetStoreErrorTest, AMemberThatShutsDown_IsNamed) {
+  MemoryStore store;
+  run_runtimes({.size = 3}, [&](Runtime& runtime) {
+    if (runtime.rank() == 1) return;
+    const std::string text =
+        text_thrown_by<ShutdownError>([&] { runtime.add_process_set({0, 1, 2}, store); });
+    expect_contains(text, "{0, 1, 2} through a Store: rank 1 shut Kolo down");
+    ProcessSet& others = runtime.add_process_set({0, 2}, store);
+    EXPECT_EQ(others.size(), 2);
+  });
+}
+
 }  // namespace kolo::test::process_set_store_test
