@@ -12,6 +12,9 @@
 #pragma GCC visibility push(default)
 namespace kolo::extras {
 
+/// Throws to end the caller's wait. For interpreters, whose handlers of signals run between calls.
+using InterruptCheck = void (*)();
+
 /// Makes a backend of LibTorch's c10d, as ProcessGroupGloo is one, over a process set of its own,
 /// whose operations are matched by order (Matching::ByOrder): nothing is negotiated. Whatever takes
 /// a c10d::Backend then runs on Kolo: c10d::ProcessGroup, its Reducer, torch.distributed.
@@ -33,11 +36,14 @@ namespace kolo::extras {
 /// @param store shared by the ranks, with a prefix of its own, as c10d gives each group
 /// @param ranks world ranks, ascending, this rank among them
 /// @param timeout of operations that name none
+/// @param check null, or called every 100 ms by a thread that waits for the other ranks here or in
+///   Work::wait(); the operation goes on
 /// @throws InvalidArgument if `ranks` does not ascend; what Runtime::add_process_set throws
 c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     std::vector<int> ranks,
-                                                    std::chrono::milliseconds timeout);
+                                                    std::chrono::milliseconds timeout,
+                                                    InterruptCheck check = nullptr);
 
 }  // namespace kolo::extras
 #pragma GCC visibility pop

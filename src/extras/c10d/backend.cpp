@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <ATen/ops/empty.h>
@@ -35,22 +36,27 @@ constexpr std::int64_t kFirstOwnTag = std::int64_t{1} << 32;
 
 class StoreOfC10d final : public Store {
  public:
-  explicit StoreOfC10d(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+  StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, extras::InterruptCheck check)
+      : store_(std::move(store)), check_(check) {}
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  /// Asks again and again: when a wait() of a TCPStore does not end in time, it logs warnings.
   std::optional<std::string> get(const std::string& key, milliseconds timeout) override {
+    constexpr milliseconds kLongestPause{20};
     const auto until = std::chrono::steady_clock::now() + timeout;
-    try {
-      store_->wait({key}, timeout);
-    } catch (const std::exception&) {
-      if (std::chrono::steady_clock::now() < until) throw;  // no timeout
-      return std::nullopt;
+    for (milliseconds pause{1}; !store_->check({key}); pause = std::min(2 * pause, kLongestPause)) {
+      if (std::chrono::steady_clock::now() >= until) {
+        if (check_ != nullptr) check_();
+        return std::nullopt;
+      }
+      std::this_thread::sleep_for(pause);
     }
     return store_->get_to_str(key);
   }
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
+  const extras::InterruptCheck check_;
 };
 
 /// A sum of truth values is their "or", a product their "and", as in c10d's NCCL.
@@ -82,10 +88,11 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor
 
 class Backend final : public c10d::Backend {
  public:
-  Backend(ProcessSet& set, milliseconds timeout)
+  Backend(ProcessSet& set, milliseconds timeout, extras::InterruptCheck check)
       : c10d::Backend(set.rank(), set.size()),
         set_(set.shared_from_this()),
-        options_(c10::make_intrusive<Options>("kolo", timeout)) {
+        options_(c10::make_intrusive<Options>("kolo", timeout)),
+        check_(check) {
     init();
   }
 
@@ -109,7 +116,7 @@ class Backend final : public c10d::Backend {
     std::vector<int> members;
     for (const int rank : ranks) members.push_back(world_rank(rank));
     return extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
-                                     options ? options->timeout : options_->timeout);
+                                     options ? options->timeout : options_->timeout, check_);
   }
 
   // What allocateTensor() returns is always good; it may be of the usual kind.
@@ -440,6 +447,7 @@ class Backend final : public c10d::Backend {
 
   WorkPointer make_work(OperationWork::Parts parts) {
     parts.sequence = ++sequence_;
+    parts.check = check_;
     auto work = c10::make_intrusive<OperationWork>(rank_, std::move(parts), futures_);
     if (coalesced_) coalesced_->push_back(work);
     return work;
@@ -671,12 +679,13 @@ class Backend final : public c10d::Backend {
 
   std::shared_ptr<ProcessSet> set_;  // null once it is shut down
   const c10::intrusive_ptr<Options> options_;
+  const extras::InterruptCheck check_;
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::int64_t> own_tags_{0};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
   const std::shared_ptr<FutureThread> futures_ =
-      std::make_shared<FutureThread>(set_->runtime().moves_messages_in_background());
+      FutureThread::make(set_->runtime().moves_messages_in_background());
 };
 
 }  // namespace
@@ -687,14 +696,15 @@ namespace kolo::extras {
 c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     std::vector<int> ranks,
-                                                    std::chrono::milliseconds timeout) {
+                                                    std::chrono::milliseconds timeout,
+                                                    InterruptCheck check) {
   if (!std::ranges::is_sorted(ranks)) {
     throw InvalidArgument(
         "the ranks of a process group must ascend, since those of a process set do");
   }
-  c10d_backend::StoreOfC10d of_c10d(store);
+  c10d_backend::StoreOfC10d of_c10d(store, check);
   ProcessSet& set = runtime.add_process_set(std::move(ranks), of_c10d, Matching::ByOrder);
-  return c10::make_intrusive<c10d_backend::Backend>(set, timeout);
+  return c10::make_intrusive<c10d_backend::Backend>(set, timeout, check);
 }
 
 }  // namespace kolo::extras

@@ -1,7 +1,9 @@
 #include "extras/c10d/work.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <unistd.h>
 #include <utility>
 
 #include <ATen/core/jit_type.h>
@@ -12,6 +14,7 @@ namespace kolo::c10d_backend {
 namespace {
 
 constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
+constexpr std::chrono::milliseconds kBetweenChecks{100};
 
 }  // namespace
 
@@ -74,7 +77,10 @@ bool OperationWork::isCompleted() {
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   const bool is_bounded = timeout != kNoTimeout && timeout < kForEver;
-  if (!wait_until(is_bounded ? Clock::now() + timeout : Clock::time_point::max())) {
+  const auto until = is_bounded ? Clock::now() + timeout : Clock::time_point::max();
+  while (!wait_until(parts_.check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
+    if (parts_.check) parts_.check();
+    if (Clock::now() < until) continue;
     throw TimeoutError(c10d::opTypeToString(retrieveOpType()) + " did not end within the " +
                        std::to_string(timeout.count()) +
                        " ms of Work::wait(). It goes on; wait for it again, or longer.");
@@ -127,12 +133,15 @@ void OperationWork::complete(c10::ivalue::Future& future) {
   }
 }
 
+std::shared_ptr<FutureThread> FutureThread::make(bool can_wait) {
+  // A forked child does not have the thread, and the condition would wait for it to leave.
+  return {new FutureThread(can_wait), [process = ::getpid()](FutureThread* futures) {
+            if (process == ::getpid()) delete futures;
+          }};
+}
+
 FutureThread::~FutureThread() {
   if (!thread_.joinable()) return;
-  if (process_ != ::getpid()) {  // a forked child has no such thread
-    thread_.detach();
-    return;
-  }
   {
     const std::lock_guard lock(lock_);
     is_stopping_ = true;

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -19,6 +18,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "kolo/extras/c10d_backend.hpp"
 #include "kolo/handle.hpp"
 
 namespace kolo::c10d_backend {
@@ -39,6 +39,7 @@ class OperationWork final : public c10d::Work {
     /// Runs once all of these have ended without an error, on the thread that notices.
     std::function<void()> finish{};
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
+    extras::InterruptCheck check = nullptr;
   };
 
   /// @param futures the backend's; weak, since its thread may destroy the last work
@@ -75,7 +76,7 @@ class OperationWork final : public c10d::Work {
 class FutureThread {
  public:
   /// @param can_wait whether works end while only this thread waits for them
-  explicit FutureThread(bool can_wait) : can_wait_(can_wait) {}
+  static std::shared_ptr<FutureThread> make(bool can_wait);
   FutureThread(const FutureThread&) = delete;  // its thread refers to it
   FutureThread& operator=(const FutureThread&) = delete;
   /// Waits for the works that it expects.
@@ -89,6 +90,7 @@ class FutureThread {
   bool must_caller_wait();
 
  private:
+  explicit FutureThread(bool can_wait) : can_wait_(can_wait) {}
   void loop();
 
   const bool can_wait_;
@@ -97,7 +99,6 @@ class FutureThread {
   std::deque<c10::intrusive_ptr<OperationWork>> works_;
   int expected_ = 0;
   bool is_stopping_ = false;
-  const pid_t process_ = ::getpid();
   std::thread thread_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -543,6 +544,33 @@ TEST_F(C10dBackendTest, WorksThatWaitInVainGoOn) {
   at::Tensor sum = of(0, {3});
   for (int r = 1; r < size(); ++r) sum += of(r, {3});
   expect_equal(tensors[0], sum);
+}
+
+TEST_F(C10dBackendTest, AnInterruptEndsTheWaitAlone) {
+  if (size() == 1) GTEST_SKIP() << "one rank waits for nobody";
+  static bool is_interrupted = false;
+  const auto check = [] {
+    if (is_interrupted) throw std::runtime_error("Ctrl-C");
+  };
+  std::vector<int> all(static_cast<std::size_t>(size()));
+  std::iota(all.begin(), all.end(), 0);
+  const auto group = extras::make_c10d_backend(
+      runtime_, c10::make_intrusive<c10d::PrefixStore>("interrupts", store_), all, 60s, check);
+  Tensors tensors{of(rank(), {3})};
+  if (is_last()) barrier();  // of the world
+  const auto work = group->allreduce(tensors);
+  if (!is_last()) {
+    is_interrupted = true;
+    EXPECT_THROW(work->wait(), std::runtime_error);
+    is_interrupted = false;
+    EXPECT_FALSE(work->isCompleted());
+    barrier();
+  }
+  EXPECT_TRUE(work->wait());
+  at::Tensor sum = of(0, {3});
+  for (int r = 1; r < size(); ++r) sum += of(r, {3});
+  expect_equal(tensors[0], sum);
+  group->shutdown();
 }
 
 TEST_F(C10dBackendTest, GroupsOfSomeRanks) {
