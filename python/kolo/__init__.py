@@ -6,6 +6,8 @@ The errors of both are here. Horovod's HorovodInternalError is `Error`.
 
 import atexit
 import multiprocessing
+import sys
+import traceback
 
 import torch as _torch  # noqa: F401: the extension is loaded into it
 
@@ -19,10 +21,29 @@ __all__ = ["BackendError", "Error", "InvalidArgument", "MismatchError", "PeerLos
 atexit.register(_kolo.shutdown)  # while there is an interpreter
 
 
+def _is_worker():
+    """Of multiprocessing, as of a DataLoader: imports the program again, and is no rank."""
+    return (multiprocessing.parent_process() is not None
+            # While a spawned one imports the program, it has no parent yet.
+            or getattr(multiprocessing.current_process(), "_inheriting", False))
+
+
+def _tell_other_ranks(previous):
+    """What C++ does at an exception that nothing catches."""
+    def hook(kind, error, trace):
+        previous(kind, error, trace)
+        text = "".join(traceback.format_exception_only(kind, error)).strip().splitlines()[0]
+        _kolo.fail(f"ended with an uncaught exception: {text}")
+    return hook
+
+
 def _start():
-    """Starts Kolo, once, where this process is a rank, and returns whether it is. A worker of
-    multiprocessing, as of a DataLoader, runs the program's imports again and is none."""
-    if multiprocessing.parent_process() is not None:
+    """Starts Kolo, once, where this process is a rank, and returns whether it is."""
+    if _is_worker():
         return False
-    _kolo.init()
+    if not _kolo.is_initialized():
+        _kolo.init()
+        if not hasattr(sys.excepthook, "tells_other_ranks"):
+            sys.excepthook = _tell_other_ranks(sys.excepthook)
+            sys.excepthook.tells_other_ranks = True
     return True

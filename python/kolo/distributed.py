@@ -19,18 +19,19 @@ from . import _kolo, _start
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, or by srun
 
 
-def _free_port():
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
+_server = None  # of the store at MASTER_PORT, as long as the process of rank 0
 
 
 def _describe_ranks():
     """Sets what init_process_group() reads, as torchrun does."""
+    global _server
     first = ""
     if _kolo.rank() == 0:
         host = "localhost" if _kolo.cross_size() == 1 else socket.getfqdn()
-        first = f"{host} {_free_port()}"
+        # init_process_group() finds it by its port, which another program cannot take meanwhile.
+        _server = torch.distributed.TCPStore(
+            host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+        first = f"{host} {_server.port}"
     everywhere = _kolo.OperationOptions("", 0)
     host, port = _kolo.broadcast_object(first, 0, everywhere).decode().split()
     for name, value in (("RANK", _kolo.rank()), ("WORLD_SIZE", _kolo.size()),
@@ -38,7 +39,9 @@ def _describe_ranks():
                         ("LOCAL_WORLD_SIZE", _kolo.local_size()),
                         ("MASTER_ADDR", host), ("MASTER_PORT", port),
                         ("DDP_DISABLE_COMM_MEM", 0)):
-        os.environ.setdefault(name, str(value))
+        if os.environ.setdefault(name, str(value)) != str(value) and name in ("RANK", "WORLD_SIZE"):
+            raise ValueError(f"{name} is {os.environ[name]}, but this process is rank "
+                             f"{_kolo.rank()} of {_kolo.size()} ranks of MPI. Unset {name}.")
 
 
 def _make_backend(options, _):

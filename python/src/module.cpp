@@ -1,6 +1,7 @@
 // What Python sees of Kolo: its calls, as they are.
 #include <chrono>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -44,10 +45,18 @@ int thread_level_of_mpi() {
   return level;
 }
 
+/// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls.
+void check_signals() {
+  if (::gettid() != ::getpid()) return;
+  const py::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                std::vector<int> ranks,
                                                std::chrono::milliseconds timeout) {
-  return extras::make_c10d_backend(Runtime::current(), store, std::move(ranks), timeout);
+  return extras::make_c10d_backend(Runtime::current(), store, std::move(ranks), timeout,
+                                   &check_signals);
 }
 
 }  // namespace
@@ -58,6 +67,12 @@ PYBIND11_MODULE(_kolo, module) {
   bind_errors(module);
   module.def("init", &kolo::init, WithoutLock());
   module.def("shutdown", &kolo::shutdown, WithoutLock());
+  module.def(
+      "fail",
+      [](const std::string& how) {
+        if (kolo::is_initialized()) kolo::Runtime::current().fail(how);
+      },
+      WithoutLock());
   module.def("is_initialized", &kolo::is_initialized);
   module.def("rank", &kolo::rank);
   module.def("size", &kolo::size);

@@ -1,0 +1,282 @@
+"""How programs on Kolo end when a rank fails: python failures_test.py [mpirun...]
+
+Needs the package: pip install ./python. The rank that fails is rank 1. After each run no process is
+left.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
+LIMIT_S = 120
+IMPORTS = """
+import datetime, os, signal, sys, time
+import torch
+import torch.distributed as dist
+import kolo.distributed
+"""
+HEAD = IMPORTS + """
+def ready():
+    dist.barrier()
+    print(f"pid {os.getpid()} of rank {rank}", flush=True)
+
+def step():
+    model(torch.randn(4, 32)).sum().backward()
+
+dist.init_process_group("kolo", timeout=datetime.timedelta(seconds=int(os.environ.get("LIMIT", 1000))))
+rank, size = dist.get_rank(), dist.get_world_size()
+model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
+model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)
+dist.barrier()
+"""
+
+
+class Job:
+    """One run under mpirun."""
+
+    def __init__(self, count, program, settings):
+        self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
+        self.folder = tempfile.TemporaryDirectory(prefix="kolo-failures-")
+        path = pathlib.Path(self.folder.name)
+        (path / "program.py").write_text(program)
+        self.output = path / "output"
+        environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
+                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1",
+                           PYTHONWARNINGS="ignore", **settings)
+        environment.update([self.mark.split("=")])
+        with open(self.output, "w") as output:
+            self.process = subprocess.Popen(
+                [*MPIRUN, "-np", str(count), sys.executable, str(path / "program.py")],
+                env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+    def text(self):
+        return self.output.read_text(errors="replace")
+
+    def pid_of(self, rank):
+        """Waits until it has called ready()."""
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until and self.process.poll() is None:
+            for line in self.text().splitlines():
+                words = line.split()
+                if words[:1] == ["pid"] and words[2:] == ["of", "rank", str(rank)]:
+                    return int(words[1])
+            time.sleep(0.05)
+        raise AssertionError(f"rank {rank} is not ready:\n{self.text()}")
+
+    def processes(self):
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass  # it has ended, or belongs to another user
+        return found
+
+    def end(self):
+        """Whether a process was left."""
+        until = time.monotonic() + 10  # children see that their parent has ended
+        while self.processes() and time.monotonic() < until:
+            time.sleep(0.1)
+        left = self.processes()
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+        self.folder.cleanup()
+        return bool(left)
+
+
+class Failures(unittest.TestCase):
+    def run_ranks(self, count, program, head=HEAD, fails=True, during=None, **settings):
+        """What all ranks print. `during` acts on the job while it runs."""
+        job = Job(count, head + program, settings)
+        text = status = None
+        try:
+            if during:
+                during(job)
+            status = job.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            text = job.text()
+            is_left = job.end()
+        self.assertIsNotNone(status, f"the job does not end:\n{text}")
+        self.assertFalse(is_left, f"a process is left:\n{text}")
+        self.assertEqual(fails, status != 0, text)
+        self.assertLess(len(text), 100_000, text[:10_000])
+        return text
+
+    def assert_names(self, text, how, reporter):
+        """Another rank's error says how rank 1 failed."""
+        for line in text.splitlines():
+            if line.startswith(f"[rank{reporter}]: ") and "Error: " in line:
+                self.assertIn(f"rank 1 {how}", line, text)
+                return
+        self.fail(f"rank {reporter} does not report:\n{text}")
+
+    def test_a_killed_rank(self):
+        text = self.run_ranks(2, """
+step()
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+step()
+""")
+        self.assert_names(text, "died: its process has ended", 0)
+
+    def test_a_killed_rank_before_new_group(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.new_group()
+""")
+        self.assert_names(text, "died: its process has ended", 0)
+
+    def test_a_frozen_rank(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+dist.all_reduce(torch.ones(3))
+""", LIMIT="3")
+        self.assert_names(text, "did not submit operation", 0)
+
+    def test_an_exception(self):
+        text = self.run_ranks(3, """
+if rank == 1:
+    raise ValueError("part 7 of the data\\nis broken")
+if rank == 2:
+    time.sleep(1000)
+step()
+""")
+        self.assertIn("[rank1]: ValueError: part 7 of the data", text)
+        self.assertIn("""raise ValueError("part 7""", text)  # of the traceback
+        self.assert_names(text, "ended with an uncaught exception: ValueError: part 7 of the data", 0)
+
+    def test_an_exception_before_init_process_group(self):
+        text = self.run_ranks(3, """
+if kolo.distributed._kolo.rank() == 1:
+    raise ValueError("no such model")
+dist.init_process_group("kolo")
+""", head=IMPORTS)
+        self.assertIn("ValueError: no such model", text)
+        self.assertIn("rank 1 ended with an uncaught exception: ValueError: no such model", text)
+
+    def test_an_exception_in_a_hook(self):
+        for place in ("state[0] == 1", "False"):
+            text = self.run_ranks(2, f"""
+def then(future):
+    if rank == 1:
+        raise ValueError("the hook is broken")
+    return future.value()[0]
+def hook(state, bucket):
+    if {place}:
+        raise ValueError("the hook is broken")
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(then)
+model.register_comm_hook([rank], hook)
+step()
+dist.barrier()
+""")
+            self.assertIn("the hook is broken", text)
+            self.assert_names(text, "ended with an uncaught exception: ", 0)
+            self.assertRegex(text, r"\[rank0\]: .*the hook is broken")
+
+    def test_sys_exit(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    sys.exit(3)
+step()
+""")
+        self.assert_names(text, "shut Kolo down", 0)
+
+    def test_sys_exit_before_new_group(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    sys.exit()
+dist.new_group()
+""")
+        self.assert_names(text, "shut Kolo down", 0)
+
+    def test_an_interrupt(self):
+        """Of the rank that waits; in a collective, and for the members of a group."""
+        for wait in ("dist.all_reduce(torch.ones(3))", "dist.new_group()"):
+            text = self.run_ranks(2, f"""
+ready()
+if rank == 0:
+    time.sleep(1000)
+{wait}
+""", during=lambda job: (time.sleep(0.5), os.kill(job.pid_of(1), signal.SIGINT)))
+            self.assertIn("[rank1]: KeyboardInterrupt", text)
+            self.assertNotIn("waitForInput", text)
+
+    def test_workers_of_a_data_loader(self):
+        text = self.run_ranks(2, """
+    for context in ("fork", "spawn", "forkserver"):
+        loader = torch.utils.data.DataLoader(torch.arange(64.0).view(2, 32), num_workers=1,
+                                             multiprocessing_context=context)
+        for batch in loader:
+            model(batch).sum().backward()
+        del loader
+    print(f"rank {rank} has trained", flush=True)
+""", head=IMPORTS + "if __name__ == '__main__':" + HEAD[len(IMPORTS):].replace("\n", "\n    "),
+                              fails=False)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} has trained", text)
+
+    def test_children(self):
+        """They end in any way, and the ranks go on."""
+        text = self.run_ranks(2, """
+step()  # starts the thread of futures
+for end in (sys.exit, dist.destroy_process_group, lambda: dist.all_reduce(torch.ones(1))):
+    child = os.fork()
+    if child == 0:
+        # The store's server of rank 0 does not end in a child, with no matter which backend.
+        end() if rank == 1 or end is not sys.exit else os._exit(0)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    step()
+    print(f"status {status} of rank {rank}", flush=True)
+""", fails=False)
+        for rank in range(2):
+            self.assertEqual(2, text.count(f"status 0 of rank {rank}"), text)
+        self.assertIn("is a forked child", text)
+
+    def test_ends_in_order(self):
+        """Without destroy_process_group(), with works that nobody waits for."""
+        text = self.run_ranks(2, """
+dist.destroy_process_group()
+dist.init_process_group("kolo")
+group = dist.new_group()
+dist.all_reduce(torch.ones(3), group=group)
+works = [dist.irecv(torch.ones(3), 1 - rank) for _ in range(2)]
+works[0].get_future().then(lambda future: None)
+if rank == 1:
+    time.sleep(0.5)
+""", fails=False)
+        self.assertEqual("", text)
+
+    def test_members_that_come_late(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    time.sleep(1)
+dist.new_group()
+""", fails=False)
+        self.assertEqual("", text)
+
+    def test_the_port_is_taken_from_the_start(self):
+        self.run_ranks(2, """
+import socket
+socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
+""", head=IMPORTS, fails=False)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
