@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,11 +41,18 @@ class OptimizerBinding {
   template <class Work>
   auto run(const Work& work) {
     python_->pull();
-    // Python has the options that C++ has changed, also if it throws.
-    const std::unique_ptr<PythonOptimizer, void (*)(PythonOptimizer*)> push(
-        python_, [](PythonOptimizer* python) { python->push(); });
-    const py::gil_scoped_release without_lock;
-    return work(*engine_);
+    const auto without_lock = [&] {
+      const py::gil_scoped_release released;
+      return work(*engine_);
+    };
+    if constexpr (std::is_void_v<decltype(without_lock())>) {
+      without_lock();
+      python_->push();
+    } else {
+      auto result = without_lock();
+      python_->push();
+      return result;
+    }
   }
 
   void follow_options() { python_->follow_options(); }
@@ -62,10 +70,10 @@ auto call(Result (TrainingEngine::*function)(Arguments...)) {
     return self.run([&](TrainingEngine& engine) { return (engine.*function)(arguments...); });
   };
 }
-template <class Result>
-auto call(Result (TrainingEngine::*function)() const) {
-  return [function](OptimizerBinding& self) {
-    return self.run([&](TrainingEngine& engine) { return (engine.*function)(); });
+template <class Result, class... Arguments>
+auto call(Result (TrainingEngine::*function)(Arguments...) const) {
+  return [function](OptimizerBinding& self, std::decay_t<Arguments>... arguments) {
+    return self.run([&](TrainingEngine& engine) { return (engine.*function)(arguments...); });
   };
 }
 
@@ -127,6 +135,21 @@ py::dict to_dict(const Loaded& loaded) {
   return all;
 }
 
+py::dict to_dict(const DistributedOptimizer::ParameterState& state) {
+  py::dict all;
+  for (const auto& [name, value] : state) {
+    const char* const key = name.c_str();
+    if (value.isTensor()) {
+      all[key] = value.toTensor();
+    } else if (value.isInt()) {
+      all[key] = value.toInt();
+    } else {
+      all[key] = value.toDouble();
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 void bind_optimizer(py::module_& module) {
@@ -141,7 +164,19 @@ void bind_optimizer(py::module_& module) {
       .def("clip_grad_norm_", call(&TrainingEngine::clip_grad_norm))
       .def("clip_grad_value_", call(&TrainingEngine::clip_grad_value))
       .def("join", call(&TrainingEngine::join))
+      .def("is_sharded", call(&TrainingEngine::is_sharded))
       .def("require_state_map", call(&TrainingEngine::require_state_map))
+      .def("parameter_state",
+           [](OptimizerBinding& self, const at::Tensor& parameter) {
+             return to_dict(self.run([&](TrainingEngine& engine) {
+               return engine.parameter_state(parameter);
+             }));
+           })
+      .def("for_each_gradient",
+           [](OptimizerBinding& self,
+              const std::function<void(const std::string&, const at::Tensor&)>& visit) {
+             return self.run([&](TrainingEngine& engine) { return engine.for_each_gradient(visit); });
+           })
       .def("full_parameters", call(&TrainingEngine::full_parameters))
       .def("check_replicas", call(&TrainingEngine::check_replicas))
       .def("reset_parameter_state", call(&TrainingEngine::reset_parameter_state))

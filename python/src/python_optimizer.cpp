@@ -44,8 +44,8 @@ bool append_numbers(py::handle value, std::vector<double>& numbers) {
     if (tensor.numel() == 1) numbers.push_back(tensor.item<double>());
     return tensor.numel() == 1;
   }
-  if (py::isinstance<py::float_>(value) || py::isinstance<py::int_>(value)) {  // or a bool
-    numbers.push_back(value.cast<double>());
+  if (py::hasattr(value, "__float__")) {  // an int, a bool, a number of NumPy
+    numbers.push_back(py::float_(py::reinterpret_borrow<py::object>(value)));
     return true;
   }
   if (!py::isinstance<py::tuple>(value) && !py::isinstance<py::list>(value)) return false;
@@ -81,7 +81,15 @@ py::object class_of(const py::object& optimizer) {
   return py::type::of(optimizer).attr("__mro__")[py::int_(2)];
 }
 
-std::string module_of(const py::object& type) { return type.attr("__module__").cast<std::string>(); }
+std::string module_of(const py::handle& type) { return type.attr("__module__").cast<std::string>(); }
+
+/// Whether the class is, or derives from, one of torch.optim.
+bool is_of_torch(const py::object& type) {
+  const py::handle base = py::module_::import("torch.optim").attr("Optimizer");
+  return std::ranges::any_of(py::tuple(type.attr("__mro__")), [&](const py::handle each) {
+    return !each.is(base) && module_of(each).starts_with("torch.optim.");
+  });
+}
 
 /// The names of the options that C++ follows, of those that the class's constructor has: schedulers
 /// keep values of their own in the groups.
@@ -91,7 +99,7 @@ std::vector<std::string> names_of_options(const py::object& optimizer) {
                                        &std::pair<std::string_view, std::string_view>::first);
   const bool is_in_cpp = module_of(type).starts_with("torch.optim") && known != kOptionsInCpp.end();
   std::vector<std::string> names;
-  for (const auto& [key, value] : py::dict(optimizer.attr("defaults"))) {
+  for (const auto& [key, value] : py::dict(py::getattr(optimizer, "defaults", py::dict()))) {
     auto name = key.cast<std::string>();
     if (has_word(kImplementations, name)) continue;
     bool is_number = true;
@@ -116,7 +124,7 @@ PythonOptimizer::PythonOptimizer(const py::object& optimizer)
     : weak_(optimizer),
       class_name_(module_of(class_of(optimizer)) + "." +
                   class_of(optimizer).attr("__qualname__").cast<std::string>()),
-      is_of_torch_(class_name_.starts_with("torch.optim.")),
+      is_of_torch_(is_of_torch(class_of(optimizer))),
       options_(names_of_options(optimizer)) {
   pull();
 }
@@ -139,7 +147,7 @@ void PythonOptimizer::pull() {
     auto options = std::make_unique<train::NamedOptions>();
     for (const std::string& name : options_) {
       OptionField& field = options->fields.emplace_back(OptionField{name, {}});
-      append_numbers(group[name.c_str()], field.values);
+      if (group.contains(name)) append_numbers(group[name.c_str()], field.values);
       if (!follows_options_) std::ranges::fill(field.values, 0.0);
     }
     pulled_.push_back(options->fields);
@@ -149,11 +157,11 @@ void PythonOptimizer::pull() {
 
 void PythonOptimizer::push() {
   const py::list groups = self().attr("param_groups");
-  for (std::size_t i = 0; i < pulled_.size(); ++i) {
+  for (std::size_t i = 0; i < std::min(pulled_.size(), groups.size()); ++i) {
     const auto& options = static_cast<const train::NamedOptions&>(groups_[i].options());
     for (std::size_t f = 0; f < pulled_[i].size(); ++f) {
       const OptionField& field = options.fields[f];
-      if (field.values == pulled_[i][f].values) continue;
+      if (field.values == pulled_[i][f].values || field.values.empty()) continue;
       std::span<const double> numbers(field.values);
       groups[i][field.name.c_str()] = with_numbers(groups[i][field.name.c_str()], numbers);
       pulled_[i][f] = field;
@@ -225,7 +233,7 @@ std::optional<std::vector<StateField>> PythonOptimizer::state(const at::Tensor& 
     const bool is_step = name == "step";
     if (THPVariable_Check(value.ptr())) {
       const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
-      const bool is_number = tensor.dim() == 0 && (leaf.dim() > 0 || is_step);
+      const bool is_number = tensor.dim() == 0 && (is_step || (is_of_torch_ && leaf.dim() > 0));
       if (!is_number) {
         fields.push_back({std::move(name), tensor});
         continue;

@@ -218,11 +218,76 @@ optimizer.zero_grad()
 late.sum().backward()
 optimizer.step()
 assert torch.equal(late.grad, torch.ones(2).double())
-restored = optimizer.state_dict()
-optimizer.load_state_dict(restored)
+calls.clear()
+hvd.broadcast_optimizer_state(optimizer, 1)  # rank 0 loads a state
+assert optimizer.param_groups is inner.param_groups and optimizer.state is inner.state
 train(model, optimizer, range(2, 4), before)
+assert calls == ["post"] * 2 and optimizer.param_groups[0]["lr"] == 0.1 * 0.5 ** 4
 first = [hvd.broadcast(parameter, 0) for parameter in model.parameters()]
 assert all(map(torch.equal, first, model.parameters()))
+""")
+
+    def test_classes_of_the_program(self):
+        self.run_ranks(2, """
+import copy
+class Derived(torch.optim.Adam):
+    def zero_grad(self):
+        super().zero_grad(set_to_none=True)
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr, names=("a", "b"), limit=None))
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state.update(count=torch.zeros((), dtype=torch.double), total=torch.zeros_like(parameter), steps=0)
+                state["count"].add_(1)
+                state["steps"] += 1
+                state["total"].add_(parameter.grad)
+                parameter.data.sub_(group["lr"] * state["total"] / state["count"])
+folder = hvd.broadcast_object(tempfile.mkdtemp())
+for make in (lambda p: Derived(p, 0.01), lambda p: Own(p, 0.1)):
+    wanted = model_of()
+    train(wanted, make(wanted.parameters()), range(4), alone=True)
+    for shard in ("none", "optimizer"):
+        model = model_of()
+        optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model, shard=shard)
+        train(model, optimizer, range(2))
+        name = f"{folder}/{type(optimizer).__name__}-{shard}"
+        optimizer.save(name)
+        model = model_of(seed=7)
+        optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model, shard=shard)
+        optimizer.load(name)
+        train(model, optimizer, range(2, 4))
+        expect_close(model, values_of(wanted), f"{type(optimizer).__name__} {shard}")
+expect_error(TypeError, "Use state_dict()", lambda: copy.deepcopy(optimizer))
+expect_error(ValueError, "Wrap it once", lambda: hvd.DistributedOptimizer(optimizer))
+""")
+
+    def test_sharded_gradients_and_state(self):
+        self.run_ranks(2, """
+wanted = model_of()
+adam = torch.optim.Adam(wanted.parameters(), 0.01)
+train(wanted, adam, range(2), alone=True)
+for shard in SHARDS:
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), 0.01 * (1 + rank)),
+                                         model=model, shard=shard)
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    train(model, optimizer, range(1))
+    optimizer.zero_grad()
+    loss_of(model, 2 * batch_of(1).chunk(size)[rank]).backward()
+    optimizer.for_each_gradient(lambda name, gradient: gradient.zero_())
+    assert optimizer.clip_grad_norm_(1.0) == 0.0
+    optimizer.zero_grad()
+    loss_of(model, batch_of(1).chunk(size)[rank]).backward()
+    optimizer.step()
+    expect_close(model, values_of(wanted), shard)
+    state = optimizer.parameter_state(model[0].weight)
+    assert state["step"] == 2, state["step"]
+    assert torch.allclose(state["exp_avg"], adam.state[wanted[0].weight]["exp_avg"], atol=1e-14)
 """)
 
     def test_errors_are_the_same_on_all_ranks(self):

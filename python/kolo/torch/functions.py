@@ -28,28 +28,53 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
 
 def broadcast_optimizer_state(optimizer, root_rank, model=None, process_set=global_process_set):
     """Copies the root's state and options to all ranks, of any optimizer with state_dict(), LBFGS
-    too. Takes no step to create state, so `model` has no effect; but gradients are zeros afterwards
-    where there were none, which programs may read. Holds a serialized copy for the time being."""
-    file = io.BytesIO()
-    if _kolo.rank() == root_rank:
-        torch.save(optimizer.state_dict(), file)
-    bytes_ = _kolo.broadcast_object(file.getvalue(), root_rank, _options(
-        "broadcast_optimizer_state", process_set))
+    too; of a sharded DistributedOptimizer the options alone. Takes no step to create state, so
+    `model` has no effect; but gradients are zeros afterwards where there were none, which programs
+    may read. Holds a serialized copy for the time being."""
+    is_sharded = getattr(optimizer, "_is_sharded", lambda: False)()
+
+    def save():
+        file = io.BytesIO()
+        torch.save([{name: value for name, value in group.items() if name != "params"}
+                    for group in optimizer.param_groups] if is_sharded else optimizer.state_dict(),
+                   file)
+        return file.getvalue()
+
+    saved = _broadcast(save, root_rank, _options("broadcast_optimizer_state", process_set))
     if _kolo.rank() != root_rank:  # load_state_dict() moves it to the parameters' device
-        optimizer.load_state_dict(
-            torch.load(io.BytesIO(bytes_), map_location="cpu", weights_only=False))
+        state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=False)
+        if is_sharded:
+            for group, options in zip(optimizer.param_groups, state):
+                group.update(options)
+        else:
+            optimizer.load_state_dict(state)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter.requires_grad and parameter.grad is None:
+            if parameter.requires_grad and parameter.grad is None and not is_sharded:
                 parameter.grad = torch.zeros_like(parameter)
+
+
+def _broadcast(make, root_rank, options):
+    """What `make` returns on the root, bytes; where it raises there, an error on all ranks."""
+    content, error = b"", None
+    if _kolo.rank() == root_rank:
+        try:
+            content = b"+" + make()
+        except Exception as raised:
+            content, error = b"-" + repr(raised).encode(), raised
+    content = _kolo.broadcast_object(content, root_rank, options)
+    if error is not None:
+        raise error
+    if content[:1] == b"-":
+        raise InvalidArgument(f"rank {root_rank} could not serialize what it broadcasts: "
+                              f"{content[1:].decode()}")
+    return content[1:]
 
 
 def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
     """Returns the root's object, pickled and restored on the other ranks."""
-    is_root = _kolo.rank() == root_rank
-    bytes_ = _kolo.broadcast_object(pickle.dumps(obj) if is_root else b"", root_rank,
-                                    _options(name, process_set))
-    return obj if is_root else pickle.loads(bytes_)
+    content = _broadcast(lambda: pickle.dumps(obj), root_rank, _options(name, process_set))
+    return obj if _kolo.rank() == root_rank else pickle.loads(content)
 
 
 def allgather_object(obj, name=None, process_set=global_process_set):

@@ -38,6 +38,9 @@ class _Distributed:
                         parameter.grad = parameter.grad.to_sparse()
         super().step()
 
+    def _is_sharded(self):  # for broadcast_optimizer_state()
+        return self._engine is not None and self._engine.is_sharded()
+
     def _broadcast_wrapped(self, root):
         broadcast_optimizer_state(self, root, self._process_set)
 
@@ -64,13 +67,13 @@ class _Distributed:
         self._engine.step(None if closure is None else evaluate)
         return loss
 
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self, *args, **kwargs):
         """Drops all gradients. If some have arrived since the last step(), it discards them on all
         ranks, and must be called on all."""
         if self._engine is not None:
             self._is_synchronized = False
             self._engine.discard()
-        super().zero_grad(set_to_none)
+        super().zero_grad(*args, **kwargs)
 
     def state_dict(self):
         if self._engine is not None:
@@ -80,7 +83,15 @@ class _Distributed:
     def load_state_dict(self, state_dict):
         if self._engine is not None:
             self._engine.require_state_map()
-        super().load_state_dict(state_dict)
+        groups, state = self.param_groups, self.state
+        super().load_state_dict(state_dict)  # makes new ones
+        groups[:] = self.param_groups
+        state.clear()
+        state.update(self.state)
+        self.param_groups, self.state = groups, state  # still those of the wrapped optimizer
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("A DistributedOptimizer cannot be copied or pickled. Use state_dict().")
 
     # --- Horovod's ---
 
@@ -159,11 +170,29 @@ class _Distributed:
         """Raises MismatchError on all ranks if parameters differ between ranks."""
         self._require_engine().check_replicas()
 
+    def for_each_gradient(self, visit):
+        """Waits for the gradients, then calls `visit(name, gradient)` with this rank's pieces of
+        them, in every shard mode, which may change them in place. Returns how many ranks visit each
+        element."""
+        return self._require_engine().for_each_gradient(visit)
+
+    def parameter_state(self, parameter):
+        """The state of a parameter, whole in every shard mode, as a dictionary of copies and
+        numbers. Collective if the optimizer is sharded."""
+        return self._require_engine().parameter_state(parameter)
+
+    def reset_parameter_state(self, parameter):
+        """Resets it to that of a new optimizer. To be called on all ranks."""
+        self._require_engine().reset_parameter_state(parameter)
+
     def _require_engine(self):
         if self._engine is None:
             raise RuntimeError("DistributedOptimizer: this rank is not in its process set, and "
                                "steps alone.")
         return self._engine
+
+
+_Distributed.step.hooked = True  # the wrapped class calls the hooks of a step
 
 
 def _names_of(groups, named):
@@ -248,6 +277,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if num_groups:
         warnings.warn("num_groups is now called groups.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("the optimizer is a DistributedOptimizer already. Wrap it once.")
     base = type(optimizer)
     distributed = type(base.__name__, (_Distributed, base), {"__doc__": base.__doc__})
     wrapped = distributed.__new__(distributed)

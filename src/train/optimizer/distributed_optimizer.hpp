@@ -86,6 +86,7 @@ class TrainingEngine {
   void discard();
   /// How often discard() was called.
   std::uint64_t discards() const { return discards_; }
+  bool is_sharded() const { return context_.is_sharded(); }
   /// Whether any gradients have arrived outside no_sync().
   bool has_arrivals() const { return reducers_.any(&GradientReducer::has_arrivals); }
   double clip_grad_norm(double max_norm, double norm_type);
