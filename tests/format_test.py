@@ -15,7 +15,8 @@ from pinned_tool import find_tool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSION = "20.1.8"  # as in cmake/test_tools.sh: other versions format differently
-FOLDERS = ("include", "src", "ops", "compression", "tests", "examples")
+FOLDERS = ("include", "src", "ops", "compression", "tests", "examples", "python/src", "python/kolo",
+           "python/tests", "python/examples")
 FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
 MEASURED = FORMATTED + (".py", ".sh", ".cmake", "CMakeLists.txt")
 COLUMNS = 100

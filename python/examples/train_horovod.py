@@ -17,7 +17,8 @@ import kolo.torch as hvd
 
 def main():
     parser = byte_model.parser(__doc__.split("\n")[0].rstrip(":"))
-    parser.add_argument("--shard", default="none", choices=("none", "optimizer", "gradients", "full"),
+    parser.add_argument("--shard", default="none",
+                        choices=("none", "optimizer", "gradients", "full"),
                         help="what is sharded over the ranks instead of replicated")
     parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
     parser.add_argument("--checkpoints", type=pathlib.Path, help="folder to save to and resume from")

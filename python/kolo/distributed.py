@@ -57,6 +57,7 @@ def _make_backend(options, _):
     return _kolo.make_c10d_backend(options.store, ranks, options.timeout)
 
 
-torch.distributed.Backend.register_backend("kolo", _make_backend, extended_api=True, devices=["cpu"])
+torch.distributed.Backend.register_backend(
+    "kolo", _make_backend, extended_api=True, devices=["cpu"])
 if _start() and any(name in os.environ for name in _LAUNCHED):
     _describe_ranks()

@@ -168,14 +168,14 @@ void bind_optimizer(py::module_& module) {
       .def("require_state_map", call(&TrainingEngine::require_state_map))
       .def("parameter_state",
            [](OptimizerBinding& self, const at::Tensor& parameter) {
-             return to_dict(self.run([&](TrainingEngine& engine) {
-               return engine.parameter_state(parameter);
-             }));
+             return to_dict(self.run(
+                 [&](TrainingEngine& engine) { return engine.parameter_state(parameter); }));
            })
       .def("for_each_gradient",
            [](OptimizerBinding& self,
               const std::function<void(const std::string&, const at::Tensor&)>& visit) {
-             return self.run([&](TrainingEngine& engine) { return engine.for_each_gradient(visit); });
+             return self.run(
+                 [&](TrainingEngine& engine) { return engine.for_each_gradient(visit); });
            })
       .def("full_parameters", call(&TrainingEngine::full_parameters))
       .def("check_replicas", call(&TrainingEngine::check_replicas))

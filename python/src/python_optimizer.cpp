@@ -81,7 +81,9 @@ py::object class_of(const py::object& optimizer) {
   return py::type::of(optimizer).attr("__mro__")[py::int_(2)];
 }
 
-std::string module_of(const py::handle& type) { return type.attr("__module__").cast<std::string>(); }
+std::string module_of(const py::handle& type) {
+  return type.attr("__module__").cast<std::string>();
+}
 
 /// Whether the class is, or derives from, one of torch.optim.
 bool is_of_torch(const py::object& type) {
@@ -246,9 +248,8 @@ std::optional<std::vector<StateField>> PythonOptimizer::state(const at::Tensor& 
                             "can be neither sharded nor saved.");
     }
     const bool is_whole = is_step || (py::isinstance<py::int_>(value));
-    fields.push_back({std::move(name), is_whole
-                                           ? c10::IValue(static_cast<std::int64_t>(numbers[0]))
-                                           : c10::IValue(numbers[0])});
+    fields.push_back({std::move(name), is_whole ? c10::IValue(static_cast<std::int64_t>(numbers[0]))
+                                                : c10::IValue(numbers[0])});
   }
   if (fields.empty()) return {};
   return fields;
@@ -279,13 +280,15 @@ void PythonOptimizer::erase_state(const at::Tensor& leaf) {
 }
 
 void PythonOptimizer::save(torch::serialize::OutputArchive&) const {
-  throw InvalidArgument("DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
-                        "Call state_dict() or save().");
+  throw InvalidArgument(
+      "DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
+      "Call state_dict() or save().");
 }
 
 void PythonOptimizer::load(torch::serialize::InputArchive&) {
-  throw InvalidArgument("DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
-                        "Call load_state_dict() or load().");
+  throw InvalidArgument(
+      "DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
+      "Call load_state_dict() or load().");
 }
 
 void PythonOptimizer::broadcast_state(int root, ProcessSet&) {

@@ -30,8 +30,9 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   void pull();
   /// Gives Python the options that C++ has changed. With the lock, afterwards.
   void push();
-  /// From now on, and after the first step, options are those of the groups; before, they are zeros,
-  /// since they may differ between ranks: programs for Horovod broadcast them after a first step.
+  /// From now on, and after the first step, options are those of the groups. Before, they are
+  /// zeros, since they may differ between ranks: programs for Horovod broadcast them after a first
+  /// step.
   void follow_options() { follows_options_ = true; }
 
   std::string class_name() const override { return class_name_; }

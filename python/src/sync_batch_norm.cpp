@@ -1,4 +1,6 @@
 // Batch normalization over all ranks, with the tensors of a module of Python.
+#include "kolo/extras/sync_batch_norm.hpp"
+
 #include <memory>
 #include <optional>
 
@@ -6,7 +8,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings.hpp"
-#include "kolo/extras/sync_batch_norm.hpp"
 
 namespace kolo::python {
 namespace {

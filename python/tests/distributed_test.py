@@ -89,7 +89,8 @@ dist.destroy_process_group()
         for count in (1, 2):
             losses[count] = self.run_ranks(count, """
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)).double()
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
+model = model.double()
 model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.01)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(10):
@@ -113,7 +114,8 @@ def is_shared(tensor):  # in the memory that was free again
 seen = []
 def hook(_, bucket):
     seen.append(is_shared(bucket.buffer()))
-    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda it: it.value()[0])
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda it: it.value()[0])
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 model.register_comm_hook(None, hook)
 model(torch.ones(2, 8)).sum().backward()

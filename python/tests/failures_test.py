@@ -30,7 +30,8 @@ def ready():
 def step():
     model(torch.randn(4, 32)).sum().backward()
 
-dist.init_process_group("kolo", timeout=datetime.timedelta(seconds=int(os.environ.get("LIMIT", 1000))))
+limit = datetime.timedelta(seconds=int(os.environ.get("LIMIT", 1000)))
+dist.init_process_group("kolo", timeout=limit)
 rank, size = dist.get_rank(), dist.get_world_size()
 model = torch.nn.Sequential(*[torch.nn.Linear(32, 32) for _ in range(4)])
 model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.001)

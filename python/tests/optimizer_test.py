@@ -23,7 +23,8 @@ SHARDS = ("none", "optimizer", "gradients", "full")
 
 def model_of(seed=0):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)).double()
+    layers = torch.nn.Linear(6, 9), torch.nn.Tanh(), torch.nn.Linear(9, 3)
+    return torch.nn.Sequential(*layers).double()
 
 def values_of(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -131,7 +132,8 @@ for name, (options, numbers, tensors) in WANTED.items():
     details = json.load(open(file))["details"]
     assert sorted(details["groups"][0]) == options, details["groups"]
     state = details["state"]["0.bias"]
-    assert state == {"numbers": dict.fromkeys(numbers, 2), "tensors": dict.fromkeys(tensors, True)}, state
+    assert state["numbers"] == dict.fromkeys(numbers, 2), state
+    assert state["tensors"] == dict.fromkeys(tensors, True), state
 """)
 
     def test_accumulation_closures_and_clipping(self):
@@ -150,7 +152,7 @@ for shard in ("none", "gradients"):
     for way in ("passes", "no_sync", "closure"):
         model = model_of()
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(model.parameters(), 0.1), shard=shard, named_parameters=model.named_parameters(),
+            torch.optim.SGD(model.parameters(), 0.1), model.named_parameters(), shard=shard,
             backward_passes_per_step=1 if way == "no_sync" else 2, groups=2)
         for step in range(3):
             def passes():
@@ -187,7 +189,8 @@ expect_close(model, values_of(plain), "closure")
 wanted = model_of()
 train(wanted, torch.optim.SGD(wanted.parameters(), 0.1), range(3), alone=True)
 for compression, bound in ((hvd.Compression.fp16, 1e-4), (hvd.Compression.bf16, 1e-3),
-                           (hvd.Compression.named("int8"), 1e-3), (hvd.Compression.named("top_k:0.5"), 0.1)):
+                           (hvd.Compression.named("int8"), 1e-3),
+                           (hvd.Compression.named("top_k:0.5"), 0.1)):
     for shard in ("none", "gradients"):
         model = model_of()
         train(model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), shard=shard,
@@ -212,8 +215,8 @@ calls = []
 optimizer.register_step_post_hook(lambda *_: calls.append("post"))
 train(model, optimizer, range(2), before)
 assert optimizer.param_groups[0]["lr"] == 0.025 and calls == ["post"] * 2
-optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2).double() * (rank + 1))], "lr": 1.0})
-late = optimizer.param_groups[1]["params"][0]
+late = torch.nn.Parameter(torch.ones(2).double() * (rank + 1))
+optimizer.add_param_group({"params": [late], "lr": 1.0})
 optimizer.zero_grad()
 late.sum().backward()
 optimizer.step()
@@ -241,7 +244,8 @@ class Own(torch.optim.Optimizer):
             for parameter in group["params"]:
                 state = self.state[parameter]
                 if not state:
-                    state.update(count=torch.zeros((), dtype=torch.double), total=torch.zeros_like(parameter), steps=0)
+                    state.update(count=torch.zeros((), dtype=torch.double), steps=0,
+                                 total=torch.zeros_like(parameter))
                 state["count"].add_(1)
                 state["steps"] += 1
                 state["total"].add_(parameter.grad)
@@ -295,19 +299,22 @@ for shard in SHARDS:
 model = model_of()
 named = list(model.named_parameters())
 sgd = lambda: torch.optim.SGD(model.parameters(), 0.1)
-expect_error(ValueError, "lacks 3 of the optimizer's 4", lambda: hvd.DistributedOptimizer(sgd(), named[:1]))
+expect_error(ValueError, "lacks 3 of the optimizer's 4",
+             lambda: hvd.DistributedOptimizer(sgd(), named[:1]))
 expect_error(ValueError, "the same name: a", lambda: hvd.DistributedOptimizer(
     sgd(), [("a", parameter) for _, parameter in named]))
 expect_error(kolo.MismatchError, "backward_passes_per_step", lambda: hvd.DistributedOptimizer(
     sgd(), named, backward_passes_per_step=1 + rank))
 expect_error(kolo.InvalidArgument, "LBFGS", lambda: hvd.DistributedOptimizer(
     torch.optim.LBFGS(model.parameters()), named))
-expect_error(kolo.InvalidArgument, "zero", lambda: hvd.DistributedOptimizer(sgd(), named, shard="zero"))
+expect_error(kolo.InvalidArgument, "zero",
+             lambda: hvd.DistributedOptimizer(sgd(), named, shard="zero"))
 
 optimizer = hvd.DistributedOptimizer(sgd(), named)
 train(model, optimizer, range(1))
 loss_of(model, batch_of(1)).backward()
-expect_error(RuntimeError, "data pointer", lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+expect_error(RuntimeError, "data pointer",
+             lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
 optimizer.step()
 optimizer.param_groups[0]["lr"] = 0.1 * (1 + rank)
 def differ():
@@ -323,8 +330,8 @@ def fail():
 expect_error(KeyError, "of the program", lambda: optimizer.step(fail))
 
 sharded = model_of()
-optimizer = hvd.DistributedOptimizer(torch.optim.SGD(sharded.parameters(), 0.1), sharded.named_parameters(),
-                                     shard="optimizer")
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(sharded.parameters(), 0.1),
+                                     sharded.named_parameters(), shard="optimizer")
 expect_error(kolo.InvalidArgument, "shard = optimizer", optimizer.state_dict)
 """)
 

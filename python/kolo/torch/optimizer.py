@@ -132,7 +132,8 @@ class _Distributed:
 
     def clip_grad_norm_(self, max_norm, norm_type=2.0):
         """Waits for the gradients, then scales all of them so that their total norm is at most
-        `max_norm`. Needs no skip_synchronize(). Returns the norm before, the same on all ranks, in every shard mode."""
+        `max_norm`. Needs no skip_synchronize(). Returns the norm before, the same on all ranks, in
+        every shard mode."""
         return self._require_engine().clip_grad_norm_(max_norm, norm_type)
 
     def clip_grad_value_(self, max_value):
