@@ -817,6 +817,7 @@ std::optional<int> Engine::closed_by() {
 }
 
 bool Engine::is_lost() {
+  require_creator_process();
   require_outside_step("removal");
   const Lock lock(progress_mutex_);
   return loss_.has_value();
