@@ -6,6 +6,7 @@ left.
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -64,10 +65,8 @@ class Job:
         """Waits until it has called ready()."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until and self.process.poll() is None:
-            for line in self.text().splitlines():
-                words = line.split()
-                if words[:1] == ["pid"] and words[2:] == ["of", "rank", str(rank)]:
-                    return int(words[1])
+            if found := re.search(rf"pid (\d+) of rank {rank}\b", self.text()):
+                return int(found[1])
             time.sleep(0.05)
         raise AssertionError(f"rank {rank} is not ready:\n{self.text()}")
 
