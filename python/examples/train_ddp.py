@@ -39,7 +39,8 @@ def main():
             dist.all_reduce(mean)
             if rank == 0:
                 each = (time.perf_counter() - begin) / step
-                print(f"step {step}: {mean:.3f} nats a byte, {1000 * each:.1f} ms a step", flush=True)
+                print(f"step {step}: {mean:.3f} nats a byte, {1000 * each:.1f} ms a step",
+                      flush=True)
     dist.destroy_process_group()
 
 

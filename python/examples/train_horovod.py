@@ -21,7 +21,8 @@ def main():
                         choices=("none", "optimizer", "gradients", "full"),
                         help="what is sharded over the ranks instead of replicated")
     parser.add_argument("--fp16", action="store_true", help="send gradients as float16")
-    parser.add_argument("--checkpoints", type=pathlib.Path, help="folder to save to and resume from")
+    parser.add_argument("--checkpoints", type=pathlib.Path,
+                        help="folder to save to and resume from")
     options = parser.parse_args()
 
     hvd.init()
@@ -54,7 +55,8 @@ def main():
                 optimizer.save(options.checkpoints)
             if hvd.rank() == 0:
                 each = (time.perf_counter() - begin) / (step - done)
-                print(f"step {step}: {mean:.3f} nats a byte, {1000 * each:.1f} ms a step", flush=True)
+                print(f"step {step}: {mean:.3f} nats a byte, {1000 * each:.1f} ms a step",
+                      flush=True)
 
 
 if __name__ == "__main__":

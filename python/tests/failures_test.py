@@ -159,7 +159,8 @@ step()
 """)
         self.assertIn("[rank1]: ValueError: part 7 of the data", text)
         self.assertIn("""raise ValueError("part 7""", text)  # of the traceback
-        self.assert_names(text, "ended with an uncaught exception: ValueError: part 7 of the data", 0)
+        self.assert_names(
+            text, "ended with an uncaught exception: ValueError: part 7 of the data", 0)
 
     def test_an_exception_before_init_process_group(self):
         text = self.run_ranks(3, """

@@ -3,8 +3,8 @@
     python horovod_suite.py FILE [--ranks 3] [--only test_a,test_b] [--limit SECONDS]
 
 FILE is test/parallel/test_torch.py of Horovod 0.28.1, which is in its repository, not in its
-packages. The modules that it imports are replaced: horovod.torch with kolo.torch, pytest and helpers
-of Horovod's with what the file needs of them.
+packages. The modules that it imports are replaced: horovod.torch with kolo.torch, pytest and
+helpers of Horovod's with what the file needs of them.
 """
 
 import argparse

@@ -158,7 +158,8 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
         for count in (1, 3):
             self.run_ranks(count, """
 root = size - 1
-assert hvd.broadcast_object({"rank": rank, "text": "x" * rank}, root) == {"rank": root, "text": "x" * root}
+received = hvd.broadcast_object({"rank": rank, "text": "x" * rank}, root)
+assert received == {"rank": root, "text": "x" * root}
 assert hvd.allgather_object([rank] * rank) == [[each] * each for each in range(size)]
 model = torch.nn.BatchNorm1d(2)
 with torch.no_grad():
@@ -180,7 +181,8 @@ for bad in (model, model.weight):
 
     def test_optimizer_state(self):
         """Of the root, which has taken steps, on ranks that have taken none."""
-        for kind in ("Adam(parameters, 0.1 * (rank + 1), fused=True)", "LBFGS(parameters, max_iter=2)",
+        for kind in ("Adam(parameters, 0.1 * (rank + 1), fused=True)",
+                     "LBFGS(parameters, max_iter=2)",
                      "SGD(parameters, 0.1 * (rank + 1), momentum=0.5)"):
             self.run_ranks(3, f"""
 parameters = [torch.nn.Parameter(torch.tensor([1.0, 2.0])), torch.nn.Parameter(torch.ones(1))]
@@ -337,7 +339,8 @@ hvd.allreduce_async(torch.ones(10), name=f"of rank {rank} alone")
 import threading
 def work(name):
     for step in range(100):
-        assert hvd.allreduce(torch.tensor([rank + step]), op=hvd.Sum, name=name).item() == 1 + 2 * step
+        total = hvd.allreduce(torch.tensor([rank + step]), op=hvd.Sum, name=name).item()
+        assert total == 1 + 2 * step
 threads = [threading.Thread(target=work, args=(f"thread {each}",)) for each in range(3)]
 for each in threads:
     each.start()
@@ -369,11 +372,13 @@ if rank == 1:
 if __name__ == "__main__":
     hvd.init()
     for start in ("fork", "spawn"):
-        loader = torch.utils.data.DataLoader(range(10), num_workers=2, multiprocessing_context=start)
+        loader = torch.utils.data.DataLoader(range(10), num_workers=2,
+                                             multiprocessing_context=start)
         assert sum(each.item() for each in loader) == 45
         hvd.barrier()
 """).split("rank, size")[0])
-            self.run_ranks(2, f"import runpy\nrunpy.run_path({path!r}, run_name='__main__')", head="")
+            self.run_ranks(2, f"import runpy\nrunpy.run_path({path!r}, run_name='__main__')",
+                           head="")
 
     def test_both_doors_in_one_program(self):
         for order in (("hvd.init()", "import kolo.distributed"),

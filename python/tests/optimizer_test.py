@@ -1,4 +1,5 @@
-"""hvd.DistributedOptimizer under mpirun, against one process: python optimizer_test.py [mpirun...]"""
+"""hvd.DistributedOptimizer under mpirun, against one process: python optimizer_test.py
+[mpirun...]"""
 
 import ranks
 

@@ -273,8 +273,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor is for op=Average only.")
     if compression.codec is None:
-        raise ValueError(f"compression is {compression.__name__}, a class of the program's own: the "
-                         "optimizer compresses in C++. Pass one of Compression.")
+        raise ValueError(f"compression is {compression.__name__}, a class of the program's own: "
+                         "the optimizer compresses in C++. Pass one of Compression.")
     if num_groups:
         warnings.warn("num_groups is now called groups.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups

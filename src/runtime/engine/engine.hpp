@@ -239,8 +239,8 @@ class Engine {
   void end(const std::string& why, Leaving how);
   /// Throws InvalidArgument inside a step of this engine, in which `what` must not be called.
   void require_outside_step(std::string_view what) const;
-  /// This rank cannot go on in the set. The others learn of it at once, as of a loss. `how` completes
-  /// "rank 3 ".
+  /// This rank cannot go on in the set. The others learn of it at once, as of a loss. `how`
+  /// completes "rank 3 ".
   void fail(const std::string& how);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
   /// progress step or not. The message is not sent if another thread never leaves its step. Clang
