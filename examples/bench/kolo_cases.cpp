@@ -257,8 +257,9 @@ Case KoloCases::make_bare(const Algorithm& algorithm, const Workload& workload, 
   common.window = staging_.get();
   common.dtype = workload.dtype;
   common.segment_bytes = config_.tuning.segment_bytes;
-  const auto run =
-      std::make_shared<BareRun>(algorithm, common, runtime::spin_of(config_, world_->topology()));
+  const auto run = std::make_shared<BareRun>(algorithm, common,
+                                             runtime::spin_of(config_, world_->topology(),
+                                                              /*is_matched_by_order=*/false));
   for (const Layout::Place& place : layout.places) run->add(place, memory, segments);
   return {{.algorithm = std::string(algorithm.name),
            .placement = lies_in_window(algorithm) ? kWindow : kStaged,
