@@ -44,6 +44,7 @@ std::vector<InputOutput> in_place(const std::vector<Tensor>& members) {
 TEST_P(GroupTest, AllReduceOfMixedTypes) {
   run([&](Runtime& runtime) {
     for (const ReduceOp op : kPlainOps) {
+      if (!is_tested(DType::Float32, op)) continue;  // some members are floats
       std::vector<Tensor> members = make_members();
       for (std::size_t t = 0; t < members.size(); ++t) {
         members[t].fill([&](std::size_t i) {

@@ -362,7 +362,7 @@ std::vector<Rejection> rejections() {
   constexpr int kLargestRank = std::numeric_limits<int>::max();
   return {{"Collective", craft_addition(0, {.collective = 9}), "unknown operation: 9"},
           {"DType", craft_addition(0, {.dtype = kDTypeCount}), "unknown dtype: 12"},
-          {"Reduction", craft_addition(0, {.op = 7}), "unknown reduction: 7"},
+          {"Reduction", craft_addition(0, {.op = 10}), "unknown reduction: 10"},
           {"CompressionScope", craft_addition(0, {.compression_scope = 2}),
            "unknown compression scope: 2"},
           {"JoinDivisor", craft_addition(0, {.join_divisor = 2}), "unknown join divisor: 2"},
