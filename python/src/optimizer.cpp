@@ -96,31 +96,21 @@ void bind_optimizer_options(py::module_& module) {
       .def_readwrite("bucket_bytes", &Options::bucket_bytes)
       .def_readwrite("groups", &Options::groups)
       .def_readwrite("master_weights", &Options::master_weights)
-      .def_readwrite("reshard_after_forward", &Options::reshard_after_forward)
       .def_property(
-          "reduce_dtype", [](const Options& options) { return options.reduce_dtype; },
+          "reduce_dtype", nullptr,
           [](Options& options, std::optional<at::ScalarType> type) { options.reduce_dtype = type; })
-      .def_property(
-          "compression",
-          [](const Options& options) { return std::string(options.compression.name()); },
-          [](Options& options, std::string name) {
-            options.compression = Compression::named(std::move(name));
-          })
-      .def_property(
-          "shard",
-          [](const Options& options) -> std::optional<std::string> {
-            if (!options.shard) return {};
-            return std::string(name_of(*options.shard));
-          },
-          [](Options& options, const std::optional<std::string>& name) {
-            options.shard.reset();
-            if (name) options.shard = shard_named(*name);
-          })
-      .def_property(
-          "process_set", [](const Options& options) { return options.process_set->number(); },
-          [](Options& options, int number) {
-            options.process_set = &Runtime::current().process_set(number);
-          });
+      .def_property("compression", nullptr,
+                    [](Options& options, std::string name) {
+                      options.compression = Compression::named(std::move(name));
+                    })
+      .def_property("shard", nullptr,
+                    [](Options& options, const std::optional<std::string>& name) {
+                      options.shard.reset();
+                      if (name) options.shard = shard_named(*name);
+                    })
+      .def_property("process_set", nullptr, [](Options& options, int number) {
+        options.process_set = &Runtime::current().process_set(number);
+      });
 }
 
 py::dict to_dict(const Loaded& loaded) {

@@ -13,7 +13,10 @@ import sys
 import tempfile
 import time
 import unittest
-import uuid
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+
+from marked_processes import MarkedProcesses  # noqa: E402
 
 MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
 LIMIT_S = 120
@@ -44,15 +47,14 @@ class Job:
     """One run under mpirun."""
 
     def __init__(self, count, program, settings):
-        self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
+        self.processes = MarkedProcesses()
         self.folder = tempfile.TemporaryDirectory(prefix="kolo-failures-")
         path = pathlib.Path(self.folder.name)
         (path / "program.py").write_text(program)
         self.output = path / "output"
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1",
-                           PYTHONWARNINGS="ignore", **settings)
-        environment.update([self.mark.split("=")])
+                           PYTHONWARNINGS="ignore", **self.processes.variable, **settings)
         with open(self.output, "w") as output:
             self.process = subprocess.Popen(
                 [*MPIRUN, "-np", str(count), sys.executable, str(path / "program.py")],
@@ -70,27 +72,12 @@ class Job:
             time.sleep(0.05)
         raise AssertionError(f"rank {rank} is not ready:\n{self.text()}")
 
-    def processes(self):
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                pass  # it has ended, or belongs to another user
-        return found
-
     def end(self):
         """Whether a process was left."""
         until = time.monotonic() + 10  # children see that their parent has ended
-        while self.processes() and time.monotonic() < until:
+        while self.processes.pids() and time.monotonic() < until:
             time.sleep(0.1)
-        left = self.processes()
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        left = self.processes.kill()
         self.process.wait()
         self.folder.cleanup()
         return bool(left)

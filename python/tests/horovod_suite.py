@@ -7,7 +7,6 @@ packages. The modules that it imports are replaced: horovod.torch with kolo.torc
 helpers of Horovod's with what the file needs of them.
 """
 
-import argparse
 import contextlib
 import importlib.util
 import os
@@ -77,12 +76,8 @@ def run_case(cases, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = suite.parser(__doc__, limit=120)
     parser.add_argument("file")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", help="names of cases, separated by commas")
-    parser.add_argument("--limit", type=int, default=120, help="seconds for a case; %(default)s")
-    parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)  # of a rank
     options = parser.parse_args()
     if options.cases is not None:
         cases = load_cases(options.file)

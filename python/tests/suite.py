@@ -1,6 +1,7 @@
 """Runs cases of another project's tests under mpirun, one process a rank for all cases: after a
 case that fails or hangs on a rank, mpirun starts again with the next."""
 
+import argparse
 import collections
 import faulthandler
 import os
@@ -11,6 +12,17 @@ import sys
 
 RESULT = re.compile(r"RESULT (\d+) (\w+) (\w+) (.*)")
 SEVERITY = ["passed", "skipped", "failed", "hung"]
+
+
+def parser(description, limit):
+    """The options of both suites."""
+    parser = argparse.ArgumentParser(description=description.split("\n", 1)[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", help="names of cases, separated by commas")
+    parser.add_argument("--limit", type=int, default=limit,
+                        help="seconds for a case; %(default)s")
+    parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)  # of a rank
+    return parser
 
 
 def run_rank(rank, names, run_case, limit):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-from suite import run_all, run_rank
+import suite as runner
 
 # What each rank runs.
 
@@ -127,7 +127,7 @@ def run_cases(options):
             meet()
         return ended
 
-    run_rank(os.environ["RANK"], options.cases, run, options.limit)
+    runner.run_rank(os.environ["RANK"], options.cases, run, options.limit)
 
 
 # What starts them.
@@ -140,12 +140,8 @@ def all_cases():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = runner.parser(__doc__, limit=60)
     parser.add_argument("--backend", choices=("kolo", "gloo"), default="kolo")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", help="names of cases, separated by commas")
-    parser.add_argument("--limit", type=int, default=60, help="seconds for a case; %(default)s")
-    parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)  # of a rank
     options = parser.parse_args()
     if options.cases is not None:
         run_cases(options)
@@ -154,7 +150,7 @@ def main():
         os.environ.pop(name, None)
     command = [__file__, "--backend", options.backend, "--limit", str(options.limit), "--cases"]
     with tempfile.TemporaryDirectory() as folder:
-        return run_all(options.backend, names, options.ranks, command, {"TEMP_DIR": folder})
+        return runner.run_all(options.backend, names, options.ranks, command, {"TEMP_DIR": folder})
 
 
 if __name__ == "__main__":

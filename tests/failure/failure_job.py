@@ -5,9 +5,13 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-import uuid
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+
+from marked_processes import MarkedProcesses  # noqa: E402
 
 LIMIT_S = 10  # by then survivors and jobs must have ended
 NEVER_S = 60
@@ -61,13 +65,12 @@ class Job:
         self.ranks_count = ranks
         self.victim = victim
         self.recovery = recovery
-        self.mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
+        self.processes = MarkedProcesses()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kolo-failure-"))
         self.files_before = shared_files()
         program, *mpirun = command
         environment = dict(os.environ, KOLO_TEST_FOLDER=str(self.folder),
-                           KOLO_TEST_VICTIM=str(victim), **settings)
-        environment.update([self.mark.split("=")])
+                           KOLO_TEST_VICTIM=str(victim), **self.processes.variable, **settings)
         if recovery:
             mpirun = [*mpirun[:1], flag_of_recovery(mpirun[0]), *mpirun[1:]]
         self.process = subprocess.Popen([*mpirun, "-n", str(ranks), program, scenario],
@@ -106,33 +109,19 @@ class Job:
             if rank.number == self.victim and rank.pid:
                 os.kill(int(rank.pid[0]), signal.SIGKILL)
 
-    def processes(self):
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                pass  # it has ended, or belongs to another user
-        return found
-
     def require_nothing_left(self):
         until = time.monotonic() + LIMIT_S
-        while (self.processes() or self.new_files()) and time.monotonic() < until:
+        while (self.processes.pids() or self.new_files()) and time.monotonic() < until:
             time.sleep(0.02)
         # Unnamed memory exists as long as a process that has mapped it.
-        require(not self.processes(), "a process is left")
+        require(not self.processes.pids(), "a process is left")
         require(not self.new_files(), f"left in /dev/shm: {self.new_files()}")
 
     def new_files(self):
         return shared_files() - self.files_before
 
     def end(self):
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self.processes.kill()
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.folder)

@@ -4,38 +4,26 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
-import uuid
+
+sys.path.append(str(pathlib.Path(__file__).parents[1]))
+
+from marked_processes import MarkedProcesses  # noqa: E402
 
 LIMIT_S = 60
 
 
 class Job:
-    """A running kolo-restart with all its descendants, which an environment variable marks."""
+    """A running kolo-restart with all its descendants."""
 
     def __init__(self, command, environment=None, **options):
-        self._mark = f"KOLO_TEST_JOB={uuid.uuid4()}"
-        variables = {**os.environ, **(environment or {})}
-        variables.update([self._mark.split("=")])
+        self._processes = MarkedProcesses()
+        self.pids = self._processes.pids
+        variables = {**os.environ, **(environment or {}), **self._processes.variable}
         self.process = subprocess.Popen(list(map(str, command)), env=variables, **{
             "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE,
             "text": True, "start_new_session": True, "preexec_fn": _take_signals, **options})
-
-    def pids(self, program=""):
-        """The PIDs of its running processes whose command line begins with `program`."""
-        found = []
-        for entry in pathlib.Path("/proc").iterdir():
-            try:
-                if not entry.name.isdigit():
-                    continue
-                if self._mark.encode() not in (entry / "environ").read_bytes().split(b"\0"):
-                    continue
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[0].endswith(program):
-                    found.append(int(entry.name))
-            except OSError:
-                pass  # it has ended, or belongs to another user
-        return found
 
     def wait(self, limit_s=LIMIT_S):
         """Waits until it ends. Returns its standard output and standard error."""
@@ -43,11 +31,7 @@ class Job:
 
     def end(self):
         """Kills all remaining processes, whether the test passed or not."""
-        for pid in self.pids():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self._processes.kill()
         self.process.kill()
         self.process.communicate()
 

@@ -31,7 +31,7 @@ struct OptionField {
   std::vector<double> values;
 };
 
-/// Options of an optimizer that is no class of C++.
+/// Options of an optimizer that is not written in C++.
 struct NamedOptions final : torch::optim::OptimizerCloneableOptions<NamedOptions> {
   std::vector<OptionField> fields;
 };
