@@ -58,6 +58,6 @@ def _make_backend(options, _):
 
 
 torch.distributed.Backend.register_backend(
-    "kolo", _make_backend, extended_api=True, devices=["cpu"])
+    "kolo", _make_backend, extended_api=True, devices=["cpu", "cuda"])
 if _start() and any(name in os.environ for name in _LAUNCHED):
     _describe_ranks()

@@ -142,6 +142,8 @@ if(TARGET kolo)
       # g++ wrongly reports values of LibTorch's data loaders as uninitialized.
       target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
     endif()
+    kolo_add_test(cuda_c10d_test
+      SOURCES extras/c10d/cuda_backend_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
     kolo_add_test(cuda_codec_test
       SOURCES train/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
   endif()

@@ -19,8 +19,10 @@ using InterruptCheck = void (*)();
 /// whose operations are matched by order (Matching::ByOrder): nothing is negotiated. Whatever takes
 /// a c10d::Backend then runs on Kolo: c10d::ProcessGroup, its Reducer, torch.distributed.
 ///
-/// Collective over `ranks`, and blocking. Tensors are strided, on the CPU; those that are not
-/// contiguous are copied. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX, BAND,
+/// Collective over `ranks`, and blocking. Tensors are strided, on the CPU or a CUDA device; those
+/// that are not contiguous are copied. On CUDA, an operation runs on a stream of its own, after the
+/// work on the current one; Work::wait() and futures order streams, as with ProcessGroupNCCL, and
+/// messages pass through CPU memory. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX, BAND,
 /// BOR, BXOR, PREMUL_SUM) take Kolo's dtypes, and an all-reduce also sparse COO tensors. Gathers,
 /// scatters and monitored barriers are messages, which wait for ranks that call something else
 /// until the deadline. What is not here throws what c10d throws.

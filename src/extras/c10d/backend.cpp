@@ -136,10 +136,10 @@ class Backend final : public c10d::Backend {
         {.type = OpType::BROADCAST,
          .title = "kolo:broadcast",
          .handles = one(broadcast_async(view_to_move(used), world_rank(options.rootRank),
-                                        of(options.timeout, {used}))),
+                                        of(options.timeout, memory))),
          .inputs = tensors,
-         .outputs = tensors,
-         .finish = memory.copy_out()});
+         .outputs = tensors},
+        &memory);
   }
 
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
@@ -150,17 +150,19 @@ class Backend final : public c10d::Backend {
   WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const at::Tensor& tensor = the_only(tensors, "allreduce");
     AllreduceOptions reduction = reduction_of(options.reduceOp, tensor, "allreduce");
-    complete(reduction, options.timeout, {});
+    complete(reduction, options.timeout);
     auto [handle, result] = sparse_allreduce_async(tensor.detach(), reduction).split();
     return make_work({.type = OpType::_ALLREDUCE_SPARSE,
                       .title = "kolo:sparse_all_reduce",
                       .handles = one(std::move(handle)),
                       .inputs = tensors,
                       .outputs = tensors,
-                      .finish = [tensor, result = std::move(result)] {
-                        const at::NoGradGuard no_grad;
-                        tensor.copy_(result().coalesce());
-                      }});
+                      .finish =
+                          [tensor, result = std::move(result)] {
+                            const at::NoGradGuard no_grad;
+                            tensor.copy_(result().coalesce());
+                          },
+                      .stream = train::ProgramStream::beside_current(tensor.device())});
   }
 
   WorkPointer allreduce_coalesced(Tensors& tensors,
@@ -174,16 +176,16 @@ class Backend final : public c10d::Backend {
     const bool is_root = options.rootRank == rank_;
     const at::Tensor used = is_root ? memory.in_place(tensor) : memory.input(tensor);
     // Other ranks' tensors stay as they are.
-    const at::Tensor result = is_root ? used : at::empty_like(used);
+    const at::Tensor result = is_root ? used : memory.unread(used);
     AllreduceOptions reduction = reduction_of(options.reduceOp, tensor, "reduce");
-    complete(reduction, options.timeout, {used, result});
+    complete(reduction, options.timeout, memory);
     return make_work({.type = OpType::REDUCE,
                       .title = "kolo:reduce",
                       .handles = one(allreduce_async(view_to_reduce(used, "reduce"),
                                                      view_to_reduce(result, "reduce"), reduction)),
                       .inputs = tensors,
-                      .outputs = tensors,
-                      .finish = memory.copy_out()});
+                      .outputs = tensors},
+                     &memory);
   }
 
   WorkPointer allgather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -192,13 +194,13 @@ class Backend final : public c10d::Backend {
     require_lists(outputs, "allgather");
     Memory memory("allgather");
     const at::Tensor all = memory.outputs(outputs.front());
-    return make_work({.type = OpType::ALLGATHER,
-                      .title = "kolo:all_gather",
-                      .handles = one(gather_to(all, counts_of(outputs.front()), memory.input(input),
-                                               options.timeout)),
-                      .inputs = inputs,
-                      .outputs = outputs.front(),
-                      .finish = memory.copy_out()});
+    return make_work(
+        {.type = OpType::ALLGATHER,
+         .title = "kolo:all_gather",
+         .handles = one(gather_to(all, counts_of(outputs.front()), input, memory, options.timeout)),
+         .inputs = inputs,
+         .outputs = outputs.front()},
+        &memory);
   }
 
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -223,10 +225,9 @@ class Backend final : public c10d::Backend {
       for (const Tensors& of_rank : outputs) of_input.push_back(of_rank[i]);
       const at::Tensor all = memory.outputs(of_input);
       parts.handles.push_back(
-          gather_to(all, counts_of(of_input), memory.input(inputs[i]), options.timeout));
+          gather_to(all, counts_of(of_input), inputs[i], memory, options.timeout));
     }
-    parts.finish = memory.copy_out();
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -266,9 +267,8 @@ class Backend final : public c10d::Backend {
     return exchange({.type = OpType::ALLTOALL_BASE,
                      .title = "kolo:all_to_all",
                      .inputs = {input},
-                     .outputs = {output},
-                     .finish = memory.copy_out()},
-                    room, received, memory.input(input), sent, options.timeout);
+                     .outputs = {output}},
+                    room, received, memory.input(input), sent, memory, options.timeout);
   }
 
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
@@ -280,9 +280,8 @@ class Backend final : public c10d::Backend {
     return exchange({.type = OpType::ALLTOALL,
                      .title = "kolo:all_to_all",
                      .inputs = inputs,
-                     .outputs = outputs,
-                     .finish = memory.copy_out()},
-                    room, counts_of(outputs), memory.inputs(inputs), counts_of(inputs),
+                     .outputs = outputs},
+                    room, counts_of(outputs), memory.inputs(inputs), counts_of(inputs), memory,
                     options.timeout);
   }
 
@@ -292,12 +291,12 @@ class Backend final : public c10d::Backend {
   WorkPointer gather(std::vector<Tensors>& outputs, Tensors& inputs,
                      const c10d::GatherOptions& options) override {
     const std::int64_t tag = next_own_tag();
-    Memory memory("gather");
+    Memory memory("gather", Memory::Place::Cpu);
     const at::Tensor& input = the_only(inputs, "gather");
     OperationWork::Parts parts{.type = OpType::GATHER, .title = "kolo:gather", .inputs = inputs};
     if (options.rootRank != rank_) {
       parts.handles = one(send_to(options.rootRank, memory.input(input), tag, options.timeout));
-      return make_work(std::move(parts));
+      return make_work(std::move(parts), &memory);
     }
     require_lists(outputs, "gather");
     parts.outputs = outputs.front();
@@ -307,22 +306,20 @@ class Backend final : public c10d::Backend {
       const at::Tensor room = memory.output(outputs.front()[static_cast<std::size_t>(other)]);
       parts.handles.push_back(receive_from(other, room, tag, options.timeout));
     }
-    parts.finish = memory.copy_out();
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   WorkPointer scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const c10d::ScatterOptions& options) override {
     const std::int64_t tag = next_own_tag();
-    Memory memory("scatter");
+    Memory memory("scatter", Memory::Place::Cpu);
     const at::Tensor& output = the_only(outputs, "scatter");
     OperationWork::Parts parts{
         .type = OpType::SCATTER, .title = "kolo:scatter", .outputs = outputs};
     if (options.rootRank != rank_) {
       const at::Tensor room = memory.output(output);
       parts.handles = one(receive_from(options.rootRank, room, tag, options.timeout));
-      parts.finish = memory.copy_out();
-      return make_work(std::move(parts));
+      return make_work(std::move(parts), &memory);
     }
     require_lists(inputs, "scatter");
     parts.inputs = inputs.front();
@@ -332,15 +329,17 @@ class Backend final : public c10d::Backend {
       const at::Tensor input = memory.input(inputs.front()[static_cast<std::size_t>(other)]);
       parts.handles.push_back(send_to(other, input, tag, options.timeout));
     }
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   WorkPointer send(Tensors& tensors, int to, int tag) override {
-    const at::Tensor input = Memory("send").input(the_only(tensors, "send"));
+    Memory memory("send", Memory::Place::Cpu);
+    const at::Tensor input = memory.input(the_only(tensors, "send"));
     return make_work({.type = OpType::SEND,
                       .title = "kolo:send",
                       .handles = one(send_to(to, input, tag, c10d::kUnsetTimeout)),
-                      .inputs = tensors});
+                      .inputs = tensors},
+                     &memory);
   }
 
   WorkPointer recv(Tensors& tensors, int from, int tag) override {
@@ -362,13 +361,16 @@ class Backend final : public c10d::Backend {
     for (const auto& work : parts.works) {
       for (const at::Tensor& tensor : work->result()) parts.outputs.push_back(tensor);
     }
+    if (!parts.works.empty()) parts.stream = parts.works.front()->stream();
     return make_work(std::move(parts));
   }
 
   WorkPointer barrier(const c10d::BarrierOptions& options) override {
+    OperationOptions completed;
+    complete(completed, options.timeout);
     return make_work({.type = OpType::BARRIER,
                       .title = "kolo:barrier",
-                      .handles = one(barrier_async(of(options.timeout, {})))});
+                      .handles = one(barrier_async(completed))});
   }
 
   // The others tell the first rank that they have come, and wait for its answer: so it alone knows
@@ -421,15 +423,28 @@ class Backend final : public c10d::Backend {
   }
 
   template <class Options>
-  void complete(Options& options, milliseconds timeout, Tensors tensors) const {
+  void complete(Options& options, milliseconds timeout) const {
     options.timeout = deadline_of(timeout);
     options.process_set = &open_set();
-    options.keep_alive = std::make_shared<Tensors>(std::move(tensors));
   }
 
-  OperationOptions of(milliseconds timeout, Tensors tensors) const {
+  template <class Options>
+  void complete(Options& options, milliseconds timeout, Memory& memory) const {
+    complete(options, timeout);
+    options.keep_alive = std::make_shared<Tensors>(memory.used());
+    options.stream = memory.stream().handle();
+  }
+
+  OperationOptions of(milliseconds timeout, Memory& memory) const {
     OperationOptions options;
-    complete(options, timeout, std::move(tensors));
+    complete(options, timeout, memory);
+    return options;
+  }
+
+  MessageOptions of_message(milliseconds timeout, std::int64_t tag,
+                            std::shared_ptr<void> keep_alive) const {
+    MessageOptions options{.tag = tag, .keep_alive = std::move(keep_alive)};
+    complete(options, timeout);
     return options;
   }
 
@@ -445,7 +460,11 @@ class Backend final : public c10d::Backend {
     to.copy_(from.reshape(to.sizes()));
   }
 
-  WorkPointer make_work(OperationWork::Parts parts) {
+  WorkPointer make_work(OperationWork::Parts parts, Memory* memory = nullptr) {
+    if (memory != nullptr) {
+      parts.copies = memory->copies();
+      parts.stream = memory->stream();
+    }
     parts.sequence = ++sequence_;
     parts.check = check_;
     auto work = c10::make_intrusive<OperationWork>(rank_, std::move(parts), futures_);
@@ -466,21 +485,19 @@ class Backend final : public c10d::Backend {
   WorkPointer reduce_all(const Tensors& tensors, const c10d::AllreduceOptions& options,
                          OpType type) {
     Memory memory("allreduce");
-    Tensors used;
     std::vector<InputOutput> pairs;
     for (const at::Tensor& tensor : tensors) {
-      used.push_back(memory.in_place(tensor));
-      const TensorView view = view_to_reduce(used.back(), "allreduce");
+      const TensorView view = view_to_reduce(memory.in_place(tensor), "allreduce");
       pairs.push_back({view, view});
     }
     AllreduceOptions reduction = reduction_of(options.reduceOp, tensors.front(), "allreduce");
-    complete(reduction, options.timeout, used);
+    complete(reduction, options.timeout, memory);
     return make_work({.type = type,
                       .title = "kolo:all_reduce",
                       .handles = one(grouped_allreduce_async(pairs, reduction)),
                       .inputs = tensors,
-                      .outputs = tensors,
-                      .finish = memory.copy_out()});
+                      .outputs = tensors},
+                     &memory);
   }
 
   static std::vector<std::int64_t> counts_of(const Tensors& tensors) {
@@ -491,7 +508,8 @@ class Backend final : public c10d::Backend {
 
   /// Gathers `counts` elements of the ranks in contiguous memory.
   Handle gather_to(const at::Tensor& output, std::vector<std::int64_t> counts,
-                   const at::Tensor& input, milliseconds timeout) {
+                   const at::Tensor& tensor, Memory& memory, milliseconds timeout) {
+    const at::Tensor input = memory.input(tensor);
     require_same_dtype(input, output, "allgather");
     const std::int64_t own = counts[static_cast<std::size_t>(rank_)];
     if (input.numel() != own) {
@@ -500,7 +518,7 @@ class Backend final : public c10d::Backend {
                             ". They must be equal.");
     }
     return allgather_async(view_to_move(input), output.data_ptr(),
-                           rows_of(std::move(counts), output), of(timeout, {input, output}));
+                           rows_of(std::move(counts), output), of(timeout, memory));
   }
 
   WorkPointer gather_evenly(const Tensors& outputs, const Tensors& inputs,
@@ -513,10 +531,9 @@ class Backend final : public c10d::Backend {
       const at::Tensor room = memory.output(outputs[i]);
       parts.handles.push_back(gather_to(
           room, std::vector<std::int64_t>(static_cast<std::size_t>(size_), inputs[i].numel()),
-          memory.input(inputs[i]), options.timeout));
+          inputs[i], memory, options.timeout));
     }
-    parts.finish = memory.copy_out();
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   WorkPointer scatter_evenly(const Tensors& outputs, const Tensors& inputs,
@@ -531,12 +548,11 @@ class Backend final : public c10d::Backend {
       const at::Tensor from = memory.input(inputs[i]);
       const at::Tensor to = memory.output(outputs[i]);
       AllreduceOptions reduction = reduction_of(options.reduceOp, from, "reduce_scatter");
-      complete(reduction, options.timeout, {from, to});
+      complete(reduction, options.timeout, memory);
       parts.handles.push_back(reduce_scatter_async(
           view_to_reduce(from, "reduce_scatter"), view_to_reduce(to, "reduce_scatter"), reduction));
     }
-    parts.finish = memory.copy_out();
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   static void require_pairs(const Tensors& outputs, const Tensors& inputs, const char* operation) {
@@ -585,7 +601,8 @@ class Backend final : public c10d::Backend {
   /// only this rank has an error, and the group goes on.
   WorkPointer exchange(OperationWork::Parts parts, const at::Tensor& output,
                        const std::vector<std::int64_t>& received, const at::Tensor& input,
-                       const std::vector<std::int64_t>& sent, milliseconds timeout) {
+                       const std::vector<std::int64_t>& sent, Memory& memory,
+                       milliseconds timeout) {
     require_same_dtype(input, output, "alltoall");
     struct Surplus {
       std::string problem;
@@ -594,8 +611,9 @@ class Backend final : public c10d::Backend {
     const auto surplus = std::make_shared<Surplus>();
     parts.handles = one(alltoall_async(
         view_to_move(input), rows_of(sent, input),
-        [surplus, view = view_to_move(output), expected = rows_of(received, output),
-         ranks = open_set().ranks(), own = rank_](const std::vector<std::int64_t>& rows) {
+        [surplus, output, view = view_to_move(output), expected = rows_of(received, output),
+         stream = memory.stream(), ranks = open_set().ranks(),
+         own = rank_](const std::vector<std::int64_t>& rows) {
           const auto [theirs, room] = std::ranges::mismatch(rows, expected);
           if (theirs == rows.end()) return view.data;
           surplus->problem =
@@ -605,40 +623,37 @@ class Backend final : public c10d::Backend {
               ", rank " + std::to_string(ranks[static_cast<std::size_t>(own)]) + " has room for " +
               std::to_string(*room) + ". Pass the splits with which the other ranks send.";
           const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-          surplus->memory =
-              at::empty({all, static_cast<std::int64_t>(size_of(view.dtype))}, at::kByte);
+          const auto allocated_for = stream.make_current();
+          surplus->memory = at::empty({all, static_cast<std::int64_t>(size_of(view.dtype))},
+                                      output.options().dtype(at::kByte).requires_grad(false));
           return surplus->memory.data_ptr();
         },
-        of(timeout, {input, output})));
-    parts.finish = [surplus, copy_out = std::move(parts.finish)] {
+        of(timeout, memory)));
+    parts.finish = [surplus] {
       if (!surplus->problem.empty()) throw MismatchError(surplus->problem);
-      if (copy_out) copy_out();
     };
-    return make_work(std::move(parts));
+    return make_work(std::move(parts), &memory);
   }
 
   Handle send_to(std::int64_t to, const at::Tensor& tensor, std::int64_t tag,
                  milliseconds timeout) {
-    MessageOptions options{.tag = tag};
-    complete(options, timeout, {tensor});
-    return send_async(view_to_move(tensor), world_rank(to), options);
+    return send_async(view_to_move(tensor), world_rank(to),
+                      of_message(timeout, tag, std::make_shared<at::Tensor>(tensor)));
   }
 
   Handle receive_from(std::int64_t from, const at::Tensor& tensor, std::int64_t tag,
                       milliseconds timeout) {
-    MessageOptions options{.tag = tag};
-    complete(options, timeout, {tensor});
-    return receive_async(view_to_move(tensor), world_rank(from), options);
+    return receive_async(view_to_move(tensor), world_rank(from),
+                         of_message(timeout, tag, std::make_shared<at::Tensor>(tensor)));
   }
 
   WorkPointer receive(Tensors& tensors, int from, int tag, OpType type, const char* title) {
-    Memory memory("recv");
+    Memory memory("recv", Memory::Place::Cpu);
     const at::Tensor room = memory.output(the_only(tensors, "recv"));
     const auto sender = std::make_shared<int>(-1);
-    MessageOptions options{.tag = tag};
-    complete(options, c10d::kUnsetTimeout, {});
-    options.keep_alive =
-        std::make_shared<std::pair<at::Tensor, std::shared_ptr<int>>>(room, sender);
+    const MessageOptions options =
+        of_message(c10d::kUnsetTimeout, tag,
+                   std::make_shared<std::pair<at::Tensor, std::shared_ptr<int>>>(room, sender));
     return make_work(
         {.type = type,
          .title = title,
@@ -646,12 +661,12 @@ class Backend final : public c10d::Backend {
          .inputs = tensors,  // for their shapes
          .outputs = tensors,
          .finish =
-             [sender, ranks = open_set().ranks(), copy_out = memory.copy_out()] {
+             [sender, ranks = open_set().ranks()] {
                const auto found = std::ranges::find(ranks, *sender);
                *sender = static_cast<int>(found - ranks.begin());
-               if (copy_out) copy_out();
              },
-         .sender = sender});
+         .sender = sender},
+        &memory);
   }
 
   /// Of a monitored barrier: the ranks from which nothing came in time; only the first, unless

@@ -17,16 +17,6 @@ namespace {
 
 }  // namespace
 
-void require_usable(const at::Tensor& tensor, const char* operation) {
-  if (tensor.layout() != at::kStrided) refuse(operation, "the tensor is sparse. Use to_dense().");
-  if (!tensor.is_cpu()) {
-    refuse(operation, "the tensor is on " + tensor.device().str() + ". It must be on the CPU.");
-  }
-  if (tensor.is_conj() || tensor.is_neg()) {
-    refuse(operation, "the tensor is a lazy conjugate. Pass tensor.resolve_conj().resolve_neg().");
-  }
-}
-
 void require_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* operation) {
   if (input.scalar_type() == output.scalar_type()) return;
   refuse(operation, std::string("the input is of ") + c10::toString(input.scalar_type()) +
@@ -46,10 +36,11 @@ void require_count(std::size_t count, int size, const char* operation) {
 }
 
 TensorView view_to_move(const at::Tensor& tensor) {
+  const Device device = device_of(tensor.device());
   if (const auto dtype = dtype_of(tensor.scalar_type())) {
-    return {tensor.data_ptr(), *dtype, {tensor.numel()}};
+    return {tensor.data_ptr(), *dtype, {tensor.numel()}, device};
   }
-  return {tensor.data_ptr(), DType::UInt8, {static_cast<std::int64_t>(tensor.nbytes())}};
+  return {tensor.data_ptr(), DType::UInt8, {static_cast<std::int64_t>(tensor.nbytes())}, device};
 }
 
 TensorView view_to_reduce(const at::Tensor& tensor, const char* operation) {
@@ -58,30 +49,53 @@ TensorView view_to_reduce(const at::Tensor& tensor, const char* operation) {
     refuse(operation, std::string("tensors of ") + c10::toString(tensor.scalar_type()) +
                           " cannot be reduced. Convert them, for example to Float.");
   }
-  return {tensor.data_ptr(), *dtype, {tensor.numel()}};
+  return {tensor.data_ptr(), *dtype, {tensor.numel()}, device_of(tensor.device())};
 }
 
-at::Tensor Memory::input(const at::Tensor& tensor) const {
-  require_usable(tensor, operation_);
+void Memory::require_usable(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided) refuse(operation_, "the tensor is sparse. Use to_dense().");
+  const at::Device device = tensor.device();
+  if (!device.is_cpu() && !device.is_cuda()) {
+    refuse(operation_, "the tensor is on " + device.str() + ". It must be on the CPU or a GPU.");
+  }
+  if (device_.value_or(device) != device) {
+    refuse(operation_, "one tensor is on " + device_->str() + ", another on " + device.str() +
+                           ". All must be on one device.");
+  }
+  if (tensor.is_conj() || tensor.is_neg()) {
+    refuse(operation_, "the tensor is a lazy conjugate. Pass tensor.resolve_conj().resolve_neg().");
+  }
+  device_ = device;
+}
+
+at::Tensor Memory::use(at::Tensor memory) {
+  used_.push_back(memory);
+  return memory;
+}
+
+at::Tensor Memory::input(const at::Tensor& tensor) {
+  require_usable(tensor);
   const at::NoGradGuard no_grad;
-  return tensor.contiguous();
+  return use((place_ == Place::Cpu ? tensor.cpu() : tensor).contiguous());
 }
 
 at::Tensor Memory::output(const at::Tensor& tensor) {
-  require_usable(tensor, operation_);
-  if (tensor.is_contiguous()) return tensor;
-  const at::Tensor memory = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  require_usable(tensor);
+  const at::Device device = place_ == Place::Cpu ? at::Device(at::kCPU) : tensor.device();
+  if (tensor.is_contiguous() && tensor.device() == device) return use(tensor);
+  const at::Tensor memory =
+      at::empty(tensor.sizes(), tensor.options().requires_grad(false).device(device));
   copies_.emplace_back(memory, tensor);
-  return memory;
+  return use(memory);
 }
 
 at::Tensor Memory::in_place(const at::Tensor& tensor) {
   const at::Tensor memory = input(tensor);
-  if (!tensor.is_contiguous()) copies_.emplace_back(memory, tensor);
+  if (!memory.is_alias_of(tensor)) copies_.emplace_back(memory, tensor);
   return memory;
 }
 
-at::Tensor Memory::inputs(const std::vector<at::Tensor>& tensors) const {
+at::Tensor Memory::inputs(const std::vector<at::Tensor>& tensors) {
   const at::Tensor memory = flat(tensors);
   const at::NoGradGuard no_grad;
   std::int64_t begin = 0;
@@ -102,22 +116,25 @@ at::Tensor Memory::outputs(const std::vector<at::Tensor>& tensors) {
   return memory;
 }
 
-at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) const {
+at::Tensor Memory::unread(const at::Tensor& like) { return use(at::empty_like(like)); }
+
+at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
   std::int64_t count = 0;
   for (const at::Tensor& tensor : tensors) {
-    require_usable(tensor, operation_);
+    require_usable(tensor);
     require_same_dtype(tensors.front(), tensor, operation_);
     count += tensor.numel();
   }
-  return at::empty({count}, tensors.front().options().requires_grad(false));
+  return use(at::empty({count}, tensors.front().options().requires_grad(false)));
 }
 
-std::function<void()> Memory::copy_out() const {
-  if (copies_.empty()) return nullptr;
-  return [copies = copies_] {
-    const at::NoGradGuard no_grad;
-    for (const auto& [from, to] : copies) to.copy_(from);
-  };
+const train::ProgramStream& Memory::stream() {
+  if (stream_) {
+    stream_->order_after_current();
+  } else {
+    stream_ = train::ProgramStream::beside_current(device_.value_or(at::kCPU));
+  }
+  return *stream_;
 }
 
 }  // namespace kolo::c10d_backend

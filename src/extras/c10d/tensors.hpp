@@ -2,19 +2,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "kolo/tensor_view.hpp"
+#include "train/tensors/program_stream.hpp"
 
 namespace kolo::c10d_backend {
 
-/// Throws InvalidArgument, naming the operation, unless the tensor is strided, on the CPU, and no
-/// lazy conjugate.
-void require_usable(const at::Tensor& tensor, const char* operation);
+/// From, to: what an operation wrote, and the tensor that gets it.
+using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
+
 /// Throws InvalidArgument unless both have one dtype.
 void require_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* operation);
 /// Throws InvalidArgument unless there is one tensor.
@@ -28,28 +29,44 @@ TensorView view_to_move(const at::Tensor& tensor);
 /// The same for a reduction. Throws InvalidArgument for dtypes that Kolo does not have.
 TensorView view_to_reduce(const at::Tensor& tensor, const char* operation);
 
-/// Contiguous memory for the tensors of an operation: their own, where that is contiguous. Elements
-/// are in the order of their indices, so that ranks may have other strides.
+/// Contiguous memory for the tensors of an operation: their own, where that can be used. Elements are
+/// in the order of their indices, so that ranks may have other strides. Throws InvalidArgument,
+/// naming the operation, unless all tensors are strided, on one device, and no lazy conjugates.
 class Memory {
  public:
-  explicit Memory(const char* operation) : operation_(operation) {}
+  enum class Place { OfTensors, Cpu };  // Kolo's messages are in CPU memory
 
-  at::Tensor input(const at::Tensor& tensor) const;
-  /// copy_out() gives the tensor what was written there.
+  explicit Memory(const char* operation, Place place = Place::OfTensors)
+      : operation_(operation), place_(place) {}
+
+  at::Tensor input(const at::Tensor& tensor);
+  /// copies() gives the tensor what was written there.
   at::Tensor output(const at::Tensor& tensor);
   at::Tensor in_place(const at::Tensor& tensor);
   /// The tensors of a list, one after another.
-  at::Tensor inputs(const std::vector<at::Tensor>& tensors) const;
+  at::Tensor inputs(const std::vector<at::Tensor>& tensors);
   at::Tensor outputs(const std::vector<at::Tensor>& tensors);
+  /// Room for what nobody reads.
+  at::Tensor unread(const at::Tensor& like);
 
-  /// Null if there is nothing to copy.
-  std::function<void()> copy_out() const;
+  /// All of this memory.
+  const std::vector<at::Tensor>& used() const { return used_; }
+  const Copies& copies() const { return copies_; }
+  /// The operation's stream, beside the program's, whose kernels need not wait for the ranks. What
+  /// the program has put on its own until this call runs before what is put on this one.
+  const train::ProgramStream& stream();
 
  private:
-  at::Tensor flat(const std::vector<at::Tensor>& tensors) const;
+  void require_usable(const at::Tensor& tensor);
+  at::Tensor use(at::Tensor memory);
+  at::Tensor flat(const std::vector<at::Tensor>& tensors);
 
   const char* operation_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // from, to
+  const Place place_;
+  std::vector<at::Tensor> used_;
+  Copies copies_;
+  std::optional<at::Device> device_;
+  std::optional<train::ProgramStream> stream_;
 };
 
 }  // namespace kolo::c10d_backend

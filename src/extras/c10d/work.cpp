@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
 
 #include "kolo/error.hpp"
@@ -47,12 +48,25 @@ bool OperationWork::settle(Clock::time_point until) {
     keep(work->exception());
   }
   try {
-    if (!error_ && parts_.finish) std::exchange(parts_.finish, nullptr)();
+    if (!error_) make_results();
   } catch (...) {
     keep(std::current_exception());
   }
   Work::finish(error_);
   return true;
+}
+
+void OperationWork::make_results() {
+  const auto on_stream = parts_.stream.make_current();
+  for (const auto& work : parts_.works) work->parts_.stream.order_before_current();
+  if (parts_.finish) std::exchange(parts_.finish, nullptr)();
+  const at::NoGradGuard no_grad;
+  for (const auto& [from, to] : std::exchange(parts_.copies, {})) {
+    to.copy_(from);
+    for (const at::Tensor& used : {from, to}) {
+      if (used.is_cuda()) parts_.stream.keep(used.storage().data_ptr());
+    }
+  }
 }
 
 bool OperationWork::wait_until(Clock::time_point until) {
@@ -66,13 +80,14 @@ bool OperationWork::wait_until(Clock::time_point until) {
 }
 
 bool OperationWork::isCompleted() {
-  if (Work::isCompleted()) return true;
+  if (Work::isCompleted()) return parts_.stream.is_idle();
   const std::unique_lock lock(use_, std::try_to_lock);
   if (!lock.owns_lock()) return false;  // another thread waits for it
   const auto is_ready = [](const Handle& handle) { return handle.is_ready(); };
   const auto is_completed = [](const auto& work) { return work->isCompleted(); };
   return std::ranges::all_of(parts_.handles, is_ready) &&
-         std::ranges::all_of(parts_.works, is_completed) && settle(Clock::now());
+         std::ranges::all_of(parts_.works, is_completed) && settle(Clock::now()) &&
+         parts_.stream.is_idle();
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
@@ -86,6 +101,7 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
                        " ms of Work::wait(). It goes on; wait for it again, or longer.");
   }
   if (const std::exception_ptr error = Work::exception()) std::rethrow_exception(error);
+  parts_.stream.order_before_current();
   return true;
 }
 
@@ -98,7 +114,12 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
     throw ShutdownError(
         "the future of a work: its process group has been destroyed. Ask for it before that.");
   }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  std::vector<c10::Device> gpu;
+  const auto on_gpu = std::ranges::find_if(
+      parts_.outputs, [](const at::Tensor& output) { return output.is_cuda(); });
+  if (on_gpu != parts_.outputs.end()) gpu.push_back(on_gpu->device());
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                     std::move(gpu));
   if (must_wait || isCompleted()) {
     wait_until(Clock::time_point::max());
     complete(*future_);
@@ -129,6 +150,7 @@ void OperationWork::complete(c10::ivalue::Future& future) {
   if (const std::exception_ptr error = Work::exception()) {
     future.setError(error);
   } else {
+    const auto on_stream = parts_.stream.make_current();  // which those who wait will wait for
     future.markCompleted(c10::IValue(parts_.outputs));
   }
 }

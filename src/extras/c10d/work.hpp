@@ -18,8 +18,10 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "extras/c10d/tensors.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/handle.hpp"
+#include "train/tensors/program_stream.hpp"
 
 namespace kolo::c10d_backend {
 
@@ -36,8 +38,11 @@ class OperationWork final : public c10d::Work {
     std::vector<c10::intrusive_ptr<OperationWork>> works{};  ///< that this one consists of
     std::vector<at::Tensor> inputs{};                        ///< for the profiler
     std::vector<at::Tensor> outputs{};
-    /// Runs once all of these have ended without an error, on the thread that notices.
+    /// Runs once all of these have ended without an error, on the thread that notices; then what is
+    /// to copy is copied.
     std::function<void()> finish{};
+    Copies copies{};
+    train::ProgramStream stream{};  ///< of the operations, on which results are copied, too
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
     extras::InterruptCheck check = nullptr;
   };
@@ -52,12 +57,14 @@ class OperationWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return parts_.sequence; }
+  const train::ProgramStream& stream() const { return parts_.stream; }
 
  private:
   friend class FutureThread;
   using Clock = std::chrono::steady_clock;
 
   bool settle(Clock::time_point until);
+  void make_results();
   bool wait_until(Clock::time_point until);
   void complete(c10::ivalue::Future& future);
   void notify_of_each(std::atomic<int>& left, const std::function<void()>& notice);

@@ -1,0 +1,193 @@
+// The c10d backend on CUDA tensors, on the fake GPU: results, order of work, no blocked hosts.
+#include <chrono>
+#include <cstdint>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "kolo/error.hpp"
+#include "kolo/extras/c10d_backend.hpp"
+#include "support/errors.hpp"
+#include "train/cuda/fake_cuda_fixture.hpp"
+
+namespace kolo::test::cuda_c10d_test {
+
+using Tensors = std::vector<at::Tensor>;
+using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
+
+/// The input of rank `of_rank`: [rows, 3], all elements different.
+at::Tensor values(const CudaRank& rank, std::int64_t rows, int of_rank) {
+  return at::arange(rows * 3, rank.options()).view({rows, 3}).add(100.0 * of_rank);
+}
+
+/// The sum of `values` over all ranks.
+at::Tensor sum_of_values(const CudaRank& rank, std::int64_t rows) {
+  at::Tensor sum = at::zeros({rows, 3}, rank.options());
+  for (int other = 0; other < rank.size(); ++other) sum += values(rank, rows, other);
+  return sum;
+}
+
+void expect_same(const at::Tensor& got, const at::Tensor& expected) {
+  EXPECT_EQ(got.device(), expected.device());
+  EXPECT_TRUE(at::equal(got.cpu(), expected.cpu())) << got.cpu() << expected.cpu();
+}
+
+class CudaC10dTest : public testing::TestWithParam<int> {
+ protected:
+  static void on_ranks(const std::function<void(CudaRank&, c10d::Backend&)>& body) {
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    run_cuda_ranks(GetParam(), [&](CudaRank& rank) {
+      std::vector<int> all(static_cast<std::size_t>(rank.size()));
+      std::iota(all.begin(), all.end(), 0);
+      const BackendPointer group =
+          extras::make_c10d_backend(rank.runtime(), store, all, std::chrono::seconds(60));
+      body(rank, *group);
+      group->shutdown();
+    });
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaC10dTest, testing::Values(1, 2, 3));
+
+TEST_P(CudaC10dTest, ResultsAreReadyForKernelsAfterWait) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors tensors{values(rank, 5, rank.rank())};
+    const auto work = group.allreduce(tensors);
+    const at::Tensor busy = at::ones({64}, rank.options()).mul(2.0);  // keeps running meanwhile
+    const c10::Stream user = new_stream(rank);
+    const c10::StreamGuard guard(user);
+    work->wait();
+    const at::Tensor twice = tensors[0].mul(2.0);
+    EXPECT_EQ(rank.host_syncs(), 0);
+    expect_same(twice, sum_of_values(rank, 5).mul(2.0));
+    while (!work->isCompleted()) std::this_thread::yield();
+  });
+}
+
+TEST_P(CudaC10dTest, FuturesOrderStreams) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors tensors{values(rank, 4, rank.rank()).t()};  // copied in and out
+    const auto future = group.allreduce(tensors)->getFuture();
+    const auto twice = future->then(
+        [](c10::ivalue::Future& reduced) {
+          return c10::IValue(reduced.value().toTensorVector().front().mul(2.0));
+        },
+        c10::TensorType::get());
+    twice->waitAndThrow();
+    const at::Tensor result = twice->value().toTensor().add(1.0);
+    EXPECT_EQ(rank.host_syncs(), 0);
+    expect_same(result, sum_of_values(rank, 4).t().mul(2.0).add(1.0));
+  });
+}
+
+TEST_P(CudaC10dTest, EveryCollectiveMovesGpuMemory) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    const int size = rank.size();
+    const int root = size - 1;
+    Tensors whole{values(rank, 4, rank.rank()).t()};
+    group.broadcast(whole, {.rootRank = root})->wait();
+    expect_same(whole[0], values(rank, 4, root).t());
+
+    Tensors input{values(rank, 2, rank.rank())};
+    std::vector<Tensors> lists(1);
+    Tensors expected;
+    for (int other = 0; other < size; ++other) {
+      lists[0].push_back(at::empty({2, 3}, rank.options()));
+      expected.push_back(values(rank, 2, other));
+    }
+    group.allgather(lists, input)->wait();
+    for (int other = 0; other < size; ++other) {
+      expect_same(lists[0][static_cast<std::size_t>(other)], values(rank, 2, other));
+    }
+
+    at::Tensor gathered = at::empty({2 * size, 3}, rank.options());
+    group._allgather_base(gathered, input[0])->wait();
+    expect_same(gathered, at::cat(expected));
+
+    at::Tensor summands = values(rank, size, rank.rank());
+    at::Tensor own = at::empty({1, 3}, rank.options());
+    group._reduce_scatter_base(own, summands)->wait();
+    expect_same(own, sum_of_values(rank, size).narrow(0, rank.rank(), 1));
+
+    Tensors reduced{values(rank, 3, rank.rank())};
+    group.reduce(reduced, {.rootRank = root})->wait();
+    expect_same(reduced[0],
+                rank.rank() == root ? sum_of_values(rank, 3) : values(rank, 3, rank.rank()));
+
+    at::Tensor received = at::empty({size, 3}, rank.options());
+    std::vector<std::int64_t> even;
+    group.alltoall_base(received, summands, even, even)->wait();
+    for (int other = 0; other < size; ++other) {
+      expect_same(received.narrow(0, other, 1),
+                  values(rank, size, other).narrow(0, rank.rank(), 1));
+    }
+  });
+}
+
+TEST_P(CudaC10dTest, CoalescedWorksEndTogether) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors first{values(rank, 3, rank.rank())};
+    Tensors second{values(rank, 5, rank.rank()).t()};
+    group.startCoalescing();
+    group.allreduce(first);
+    group.allreduce(second);
+    group.endCoalescing()->wait();
+    const at::Tensor result = second[0].add(1.0);
+    EXPECT_EQ(rank.host_syncs(), 0);
+    expect_same(first[0], sum_of_values(rank, 3));
+    expect_same(result, sum_of_values(rank, 5).t().add(1.0));
+  });
+}
+
+TEST_P(CudaC10dTest, MessagesPassThroughTheCpu) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    const int size = rank.size();
+    const int next = (rank.rank() + 1) % size;
+    const int previous = (rank.rank() + size - 1) % size;
+    Tensors sent{values(rank, 4, rank.rank()).t()};
+    Tensors received{at::zeros({4, 3}, rank.options()).t()};
+    const auto send = group.send(sent, next, 7);
+    group.recv(received, previous, 7)->wait();
+    send->wait();
+    expect_same(received[0], values(rank, 4, previous).t());
+
+    Tensors input{values(rank, 2, rank.rank())};
+    std::vector<Tensors> outputs;
+    if (rank.rank() == 0) {
+      outputs.emplace_back();
+      for (int i = 0; i < size; ++i) outputs[0].push_back(at::zeros({2, 3}, rank.options()));
+    }
+    group.gather(outputs, input, {.rootRank = 0})->wait();
+    if (rank.rank() == 0) {
+      for (int other = 0; other < size; ++other) {
+        expect_same(outputs[0][static_cast<std::size_t>(other)], values(rank, 2, other));
+      }
+    }
+  });
+}
+
+TEST_P(CudaC10dTest, TensorsOfTwoDevicesAreRefused) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    at::Tensor input = at::ones({2}, rank.options());
+    at::Tensor output = at::ones({2 * rank.size()});
+    expect_contains(text_thrown_by<InvalidArgument>([&] { group._allgather_base(output, input); }),
+                    "All must be on one device");
+    Tensors tensors{input};
+    group.allreduce(tensors)->wait();
+    expect_same(tensors[0], at::full({2}, static_cast<double>(rank.size()), rank.options()));
+  });
+}
+
+}  // namespace kolo::test::cuda_c10d_test
