@@ -40,7 +40,7 @@ struct Options {
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
   std::optional<kolo::Shard> shard;
   bool fused = false;
-  bool efficiency = false;
+  int efficiency = 0;  // rounds; 0: not measured
   std::filesystem::path json;
 };
 
@@ -68,8 +68,7 @@ std::optional<examples::Exit> parse_options(int argc, char** argv, Options& opti
   examples::add_device_option(app, options.device);
   examples::add_shard_option(app, options.shard);
   app.add_flag("--fused", options.fused, "use LibTorch's fused kernel for SGD");
-  app.add_flag("--efficiency", options.efficiency,
-               "instead, measure the speed with communication relative to that without");
+  examples::add_efficiency_option(app, options.efficiency);
   app.add_option("--json", options.json, "write the results to this file too")->type_name("FILE");
   return examples::parse_command_line(app, argc, argv);
 }
@@ -160,7 +159,7 @@ nlohmann::ordered_json measure_efficiency(const Options& options, int image, boo
         examples::step_alone(local_sgd, options.fused);
       },
       [&] { train_step(model, optimizer, batch); },
-      [&] { examples::synchronize(batch.images.device()); });
+      [&] { examples::synchronize(batch.images.device()); }, options.efficiency);
   if (kolo::rank() == 0) {
     std::cout << image << "x" << image << ", batch " << options.batch << ": " << efficiency;
   }
@@ -192,8 +191,8 @@ int main(int argc, char** argv) {
   for (const int image : options.images) {
     nlohmann::ordered_json result{
         {"ranks", runtime.size()}, {"image", image}, {"batch", options.batch}};
-    result.update(options.efficiency ? measure_efficiency(options, image, is_right)
-                                     : measure_speed(options, image));
+    result.update(options.efficiency > 0 ? measure_efficiency(options, image, is_right)
+                                         : measure_speed(options, image));
     results.push_back(std::move(result));
   }
   if (json.is_wanted()) json.write(results.dump(2) + '\n');

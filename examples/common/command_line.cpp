@@ -54,4 +54,12 @@ void add_device_option(CLI::App& app, kolo::DeviceKind& device) {
       ->check(CLI::IsMember({"cpu", "cuda"}));
 }
 
+CLI::Option* add_efficiency_option(CLI::App& app, int& rounds) {
+  return app
+      .add_flag("--efficiency{9}", rounds,
+                "instead, measure the speed with communication relative to that without, in this "
+                "many rounds of blocks; fewer than six give no 95 % interval")
+      ->check(CLI::Range(1, 1000));
+}
+
 }  // namespace examples

@@ -33,4 +33,7 @@ void add_shard_option(CLI::App& app, std::optional<kolo::Shard>& shard);
 /// Adds --device, by default cpu.
 void add_device_option(CLI::App& app, kolo::DeviceKind& device);
 
+/// Adds --efficiency, a flag that may have a number; without it `rounds` is unchanged.
+CLI::Option* add_efficiency_option(CLI::App& app, int& rounds);
+
 }  // namespace examples

@@ -13,7 +13,6 @@
 namespace examples {
 namespace {
 
-constexpr int kRounds = 9;
 constexpr int kWarmUpSteps = 3;
 constexpr double kBlockSeconds = 1.0;
 
@@ -42,7 +41,7 @@ double steady_seconds() {
 
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
-                              const std::function<void()>& finish,
+                              const std::function<void()>& finish, int rounds,
                               const std::function<double()>& clock) {
   const auto time_block = [&](const std::function<void()>& step, int steps) {
     return examples::time_block(step, finish, clock, steps);
@@ -59,7 +58,7 @@ Efficiency measure_efficiency(const std::function<void()>& step_without,
   std::vector<double> without;
   std::vector<double> meeting;
   std::vector<double> with;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (int turn = 0; turn < 3; ++turn) {
       switch ((turn + round) % 3) {
         case 0: without.push_back(time_block(step_without, steps)); break;

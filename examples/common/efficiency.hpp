@@ -28,7 +28,7 @@ struct Efficiency {
 /// Seconds since an unspecified time.
 double steady_seconds();
 
-/// Runs nine rounds of three blocks: `step_without` communication, the same with a meeting
+/// Runs rounds of three blocks: `step_without` communication, the same with a meeting
 /// (synchronization) of all ranks after each step, and `step_with`. Blocks alternate, so that other
 /// load on the machine slows all three. The cost of the meeting is unavoidable with any library: no
 /// rank can be ahead of the slowest. A block lasts about a second; all ranks begin it together, and
@@ -36,7 +36,7 @@ double steady_seconds();
 /// steps is done. `clock` returns the time in seconds. Collective.
 Efficiency measure_efficiency(const std::function<void()>& step_without,
                               const std::function<void()>& step_with,
-                              const std::function<void()>& finish,
+                              const std::function<void()>& finish, int rounds,
                               const std::function<double()>& clock = steady_seconds);
 
 nlohmann::ordered_json to_json(const Efficiency& efficiency);

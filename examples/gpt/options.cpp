@@ -59,10 +59,7 @@ void add_task_options(CLI::App& app, Options& options) {
              "fail unless the validation loss is at most this many nats/byte, and below the "
              "trigram entropy")
           ->type_name("NATS");
-  app.add_flag("--efficiency", options.efficiency,
-               "instead of training, measure the speed with communication relative to that "
-               "without")
-      ->excludes(require_loss);
+  examples::add_efficiency_option(app, options.efficiency)->excludes(require_loss);
 }
 
 void add_checkpoint_options(CLI::App& app, Options& options) {

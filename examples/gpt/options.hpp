@@ -29,7 +29,7 @@ struct Options {
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
   std::optional<kolo::Shard> shard;    ///< what is sharded over the ranks
   bool fused = false;                  ///< LibTorch's fused kernel for AdamW
-  bool efficiency = false;             ///< measure it instead of training
+  int efficiency = 0;                  ///< rounds in which to measure it instead of training
   std::filesystem::path json;          ///< empty: no report in a file
   std::optional<double> require_loss;  ///< nats/byte that the validation loss must not exceed
 

@@ -237,7 +237,7 @@ int measure_efficiency(const gpt::Options& options, Files files) {
         examples::step_alone(*local_adamw, options.fused);
       },
       [&] { gpt::train_step(model, optimizer, batches.next()); },
-      [&] { examples::synchronize(model->device()); });
+      [&] { examples::synchronize(model->device()); }, options.efficiency);
   const examples::TrainedDigests digests{.start = start,
                                          .together = examples::digest_of_parameters(*model),
                                          .alone = examples::digest_of_parameters(*local_model)};
@@ -267,6 +267,6 @@ int main(int argc, char** argv) {
   if (!examples::has_device(options.device)) return kWrongInput;
   std::optional<Files> files = open_files_on_all_ranks(options);
   if (!files) return kWrongInput;
-  return options.efficiency ? measure_efficiency(options, std::move(*files))
-                            : train(options, std::move(*files));
+  return options.efficiency > 0 ? measure_efficiency(options, std::move(*files))
+                                : train(options, std::move(*files));
 }

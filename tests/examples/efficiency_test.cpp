@@ -23,7 +23,7 @@ TEST(Efficiency, IsTheTimeWithoutCommunicationOverTheTimeWithIt) {
     double now = 7.0;
     const examples::Efficiency got = examples::measure_efficiency(
         [&] { now += 0.2 + 0.1 * rank; }, [&] { now += 0.8 + 0.4 * rank; }, [&] { now += kFinish; },
-        [&] { return now; });
+        3, [&] { return now; });
     constexpr int kSteps = 4;  // of 0.28 s each, in a block of one second
     const double without = mean_step(0.2, 0.1, kSteps);
     const double with = mean_step(0.8, 0.4, kSteps);

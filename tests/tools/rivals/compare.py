@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Kolo with other libraries on this machine and prints a table in Markdown:
 
-    tests/tools/rivals/compare.py [--rounds 3] [--models gpt resnet50] [--cases ...] [--json FILE]
+    tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt resnet50] [--cases ...] [--json FILE]
 
 Every library trains the same model on 2 ranks of one thread each, in a job of its own, and all of
 them in every round, in random order. README.md says how to get them and what is measured.
@@ -69,14 +69,15 @@ LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
           "fsdp2-kolo-alloc": "FSDP2 over Kolo, which allocates, not resharded after forward",
           "fsdp2-kolo-reshard-alloc": "FSDP2 over Kolo, which allocates, resharded after forward",
           "fairscale": "FairScale, OSS and ShardedDDP", "horovod": "Horovod",
-          "horovod-best": "Horovod, settings at their best"}
+          "horovod-best": "Horovod, settings at their best",
+          "horovod-kolo": "Horovod's interface over Kolo"}
 
 
 def transport(case):
     """How the data of two ranks move."""
     if case == "alone":
         return "nothing"
-    if case == "kolo-gathered" or case.startswith("horovod"):
+    if case in ("kolo-gathered", "horovod", "horovod-best"):
         return "MPI in shared memory"
     is_tcp = SETTINGS_OF_CASES.get(case) == TCP or "kolo" not in case
     return "TCP, loopback" if is_tcp else "shared memory"
@@ -92,14 +93,14 @@ def environment():
             **SETTINGS, "PATH": path}, pathlib.Path(cache) / "rivals/bin/python3"
 
 
-def command(case, model, python, file):
+def command(case, model, pairs, python, file):
     if case in KOLO:
         program = {"gpt": ["train_gpt", "--preset", "medium"],
                    "resnet50": ["synthetic_benchmark", "--image", "64", "--batch", "8"]}[model]
-        return [str(PROGRAMS / program[0]), *program[1:], "--fused", "--efficiency", *KOLO[case],
-                "--json", file]
+        return [str(PROGRAMS / program[0]), *program[1:], "--fused", f"--efficiency={pairs}",
+                *KOLO[case], "--json", file]
     library = {"horovod-best": "horovod", "ddp-kolo-tcp": "ddp-kolo"}.get(case, case)
-    return [str(python), str(FOLDER / "train.py"), library, model, file]
+    return [str(python), str(FOLDER / "train.py"), library, model, str(pairs), file]
 
 
 def free_port():
@@ -112,17 +113,17 @@ def launcher(options):
     return ["mpirun", "-np", "2", "--bind-to", options.bind_to]
 
 
-def run(case, model, number, launch, settings, python):
+def run(case, model, number, options, settings, python):
     """Runs one case in separate processes."""
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
                 **SETTINGS_OF_CASES.get(case, {})}
     with tempfile.TemporaryDirectory() as folder, \
             open(os.path.join(folder, "output"), "w+", errors="replace") as output:
         file = os.path.join(folder, "measured.json")
-        launched = command(case, model, python, file)
+        launched = command(case, model, options.pairs, python, file)
         if not os.access(launched[0], os.X_OK):
             return Run(model, case, number, failure=f"{launched[0]} is not there")
-        job = subprocess.Popen([*launch, *launched], env=settings, stdin=subprocess.DEVNULL,
+        job = subprocess.Popen([*launcher(options), *launched], env=settings, stdin=subprocess.DEVNULL,
                                stdout=output, stderr=subprocess.STDOUT)
         try:
             status = job.wait(TIMEOUT)
@@ -157,7 +158,7 @@ def run_all(options, settings, python):
         for model in options.models:
             for case in order.sample(options.cases, len(options.cases)):
                 start = time.monotonic()
-                runs.append(run(case, model, number, launcher(options), settings, python))
+                runs.append(run(case, model, number, options, settings, python))
                 measured = runs[-1].measured
                 result = (f"{measured['step_ms_with']:.1f} ms a step, "
                           f"{measured['efficiency']:.3f}" if measured else runs[-1].failure)
@@ -212,12 +213,13 @@ def describe(options, settings, python, load):
             f"- ranks: `{shlex.join(launcher(options))}`; "
             f"`{' '.join(f'{name}={value}' for name, value in SETTINGS.items())}`",
             f"- Horovod's settings at their best: `{best}`",
-            f"- {options.rounds} rounds: medians, and least to greatest"]
+            f"- {options.rounds} rounds, in each {options.pairs} pairs of blocks: medians, and least to greatest"]
 
 
 def parse_options():
     parser = argparse.ArgumentParser(description="Compares Kolo with other libraries.")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case")
+    parser.add_argument("--pairs", type=int, default=9, help="of blocks of a second, in each run")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--cases", nargs="+", choices=LABELS, default=list(LABELS))
     parser.add_argument("--bind-to", choices=["core", "none"], default="core",

@@ -7,12 +7,11 @@ import math
 import statistics
 import time
 
-ROUNDS = 9
 WARM_UP_STEPS = 3
 BLOCK_SECONDS = 1.0
 
 
-def measure(step_without, step_with, mean_over_ranks):
+def measure(step_without, step_with, mean_over_ranks, rounds):
     """The values that to_json() of examples/common/efficiency.cpp writes, with the same names."""
     def time_block(step, steps):
         mean_over_ranks(0.0)  # all ranks start together
@@ -27,7 +26,7 @@ def measure(step_without, step_with, mean_over_ranks):
     steps = max(2, math.ceil(BLOCK_SECONDS / step_seconds))
 
     without, with_library = [], []
-    for number in range(ROUNDS):
+    for number in range(rounds):
         turns = [(without, step_without), (with_library, step_with)]
         for seconds, step in turns if number % 2 == 0 else reversed(turns):
             seconds.append(time_block(step, steps))

@@ -4,6 +4,7 @@ Buffers (of BatchNorm) stay local to each rank, as in Kolo: DDP and ShardedDDP a
 broadcast them in every step. Everything not set here is the library's default.
 """
 
+import importlib
 import os
 import sys
 import time
@@ -53,18 +54,23 @@ class Kolo(Gloo):
 
 class Horovod:
     """Ranks of Horovod over MPI."""
+    module = "horovod.torch"
 
     def __init__(self):
-        import horovod.torch as hvd
-        hvd.init()
-        self._hvd = hvd
-        self.rank, self.size = hvd.rank(), hvd.size()
+        self.hvd = importlib.import_module(self.module)
+        self.hvd.init()
+        self.rank, self.size = self.hvd.rank(), self.hvd.size()
 
     def gather(self, tensor):
-        return self._hvd.allgather(tensor[None], name="tensors of ranks")
+        return self.hvd.allgather(tensor[None], name="tensors of ranks")
 
     def finish(self):
-        self._hvd.shutdown()
+        self.hvd.shutdown()
+
+
+class HorovodOfKolo(Horovod):
+    """Kolo by the same interface."""
+    module = "kolo.torch"
 
 
 class Training:
@@ -192,8 +198,8 @@ def fairscale(task, _ranks):
                     set_to_none=False)
 
 
-def horovod(task, _ranks):
-    import horovod.torch as hvd
+def horovod(task, ranks):
+    hvd = ranks.hvd
     model = task.model()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     return Training(model, hvd.DistributedOptimizer(
@@ -211,4 +217,5 @@ LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-static": (Gloo, dd
              "fsdp2-kolo-alloc": (Kolo, fsdp2_kept_allocating),
              "fsdp2-kolo-reshard": (Kolo, fsdp2_resharded),
              "fsdp2-kolo-reshard-alloc": (Kolo, fsdp2_resharded_allocating),
-             "fairscale": (Gloo, fairscale), "horovod": (Horovod, horovod)}
+             "fairscale": (Gloo, fairscale), "horovod": (Horovod, horovod),
+             "horovod-kolo": (HorovodOfKolo, horovod)}

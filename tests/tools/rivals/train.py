@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains a model with a library and writes how much of the speed without communication is left:
 
-    OMP_NUM_THREADS=1 mpirun -np 2 python3 train.py <library> <gpt|resnet50> <json file>
+    OMP_NUM_THREADS=1 mpirun -np 2 python3 train.py <library> <gpt|resnet50> <pairs> <json file>
 
-and checks that the library did its work. compare.py runs it for all libraries.
+in pairs of blocks of a second, and checks that the library did its work. compare.py runs it for all libraries.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def check_end(ranks, alone, training, is_library):
         raise SystemExit("error: ranks had the same batches")
 
 
-def main(library, name, file):
+def main(library, name, pairs, file):
     is_library = library != "alone"
     ranks_of, training_of = libraries.LIBRARIES[library]
     task = models.TASKS[name]()
@@ -87,7 +87,7 @@ def main(library, name, file):
         check_first_steps(ranks, task, alone, training)
     result = efficiency.measure(lambda: alone.step(task.batch()),
                                 lambda: training.step(task.batch()),
-                                lambda value: mean_over_ranks(ranks, value))
+                                lambda value: mean_over_ranks(ranks, value), int(pairs))
     check_end(ranks, alone, training, is_library)
     if ranks.rank == 0:
         with open(file, "w", encoding="utf-8") as output:
@@ -96,6 +96,6 @@ def main(library, name, file):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4:
+    if len(sys.argv) != 5:
         raise SystemExit(__doc__)
     main(*sys.argv[1:])
