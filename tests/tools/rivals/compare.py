@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares Kolo with other libraries on this machine and prints a table in Markdown:
 
-    tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt resnet50] [--cases ...] [--json FILE]
+    tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt] [--cases ...] [--json FILE]
 
 Every library trains the same model on 2 ranks of one thread each, in a job of its own, and all of
 them in every round, in random order. README.md says how to get them and what is measured.
@@ -123,8 +123,8 @@ def run(case, model, number, options, settings, python):
         launched = command(case, model, options.pairs, python, file)
         if not os.access(launched[0], os.X_OK):
             return Run(model, case, number, failure=f"{launched[0]} is not there")
-        job = subprocess.Popen([*launcher(options), *launched], env=settings, stdin=subprocess.DEVNULL,
-                               stdout=output, stderr=subprocess.STDOUT)
+        job = subprocess.Popen([*launcher(options), *launched], env=settings,
+                               stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
         try:
             status = job.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -151,11 +151,12 @@ def stop(job):
 
 
 def run_all(options, settings, python):
-    """Runs every case once per round, in random order."""
+    """Runs every case of a model once per round, in random order, and one model after the other, so
+    that the rounds of each table are close in time."""
     order = random.Random(options.seed)
     runs, total = [], options.rounds * len(options.models) * len(options.cases)
-    for number in range(1, options.rounds + 1):
-        for model in options.models:
+    for model in options.models:
+        for number in range(1, options.rounds + 1):
             for case in order.sample(options.cases, len(options.cases)):
                 start = time.monotonic()
                 runs.append(run(case, model, number, options, settings, python))
@@ -213,7 +214,8 @@ def describe(options, settings, python, load):
             f"- ranks: `{shlex.join(launcher(options))}`; "
             f"`{' '.join(f'{name}={value}' for name, value in SETTINGS.items())}`",
             f"- Horovod's settings at their best: `{best}`",
-            f"- {options.rounds} rounds, in each {options.pairs} pairs of blocks: medians, and least to greatest"]
+            f"- {options.rounds} rounds, in each {options.pairs} pairs of blocks: medians, and least "
+            "to greatest"]
 
 
 def parse_options():

@@ -3,7 +3,8 @@
 
     OMP_NUM_THREADS=1 mpirun -np 2 python3 train.py <library> <gpt|resnet50> <pairs> <json file>
 
-in pairs of blocks of a second, and checks that the library did its work. compare.py runs it for all libraries.
+in pairs of blocks of a second, and checks that the library did its work. compare.py runs it for all
+libraries.
 """
 
 import hashlib
