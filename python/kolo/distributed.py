@@ -58,6 +58,7 @@ def _make_backend(options, _):
 
 
 torch.distributed.Backend.register_backend(
-    "kolo", _make_backend, extended_api=True, devices=["cpu", "cuda"])
+    "kolo", _make_backend, extended_api=True,
+    devices=["cpu", "cuda"] if "NCCL" in _kolo.build_info() else ["cpu"])
 if _start() and any(name in os.environ for name in _LAUNCHED):
     _describe_ranks()

@@ -10,7 +10,6 @@
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
-#include <pybind11/stl/filesystem.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings.hpp"
@@ -185,7 +184,7 @@ void bind_optimizer(py::module_& module) {
       .def("add_skip_synchronize", add_to(&TrainingEngine::skip_synchronize_depth, 1))
       .def("remove_skip_synchronize", add_to(&TrainingEngine::skip_synchronize_depth, -1))
       .def("save",
-           [](OptimizerBinding& self, const std::filesystem::path& folder, int keep_last,
+           [](OptimizerBinding& self, const std::string& folder, int keep_last,
               const Extras& extras) {
              self.follow_options();
              self.run([&](TrainingEngine& engine) {
@@ -193,8 +192,8 @@ void bind_optimizer(py::module_& module) {
              });
            })
       .def("load",
-           [](OptimizerBinding& self, const std::filesystem::path& path, bool strict,
-              bool optimizer_state, bool random_state) {
+           [](OptimizerBinding& self, const std::string& path, bool strict, bool optimizer_state,
+              bool random_state) {
              self.follow_options();
              return to_dict(self.run([&](TrainingEngine& engine) {
                return engine.load(path, {.strict = strict,
@@ -202,11 +201,10 @@ void bind_optimizer(py::module_& module) {
                                          .random_state = random_state});
              }));
            })
-      .def("save_full_state",
-           [](OptimizerBinding& self, const std::filesystem::path& file, int root) {
-             self.follow_options();
-             self.run([&](TrainingEngine& engine) { engine.save_full_state(file, root); });
-           });
+      .def("save_full_state", [](OptimizerBinding& self, const std::string& file, int root) {
+        self.follow_options();
+        self.run([&](TrainingEngine& engine) { engine.save_full_state(file, root); });
+      });
 }
 
 }  // namespace kolo::python

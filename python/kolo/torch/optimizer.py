@@ -2,6 +2,7 @@
 gradients which C++ reduces over the ranks while backward() runs."""
 
 import contextlib
+import os
 import warnings
 
 import torch
@@ -151,17 +152,17 @@ class _Distributed:
         states of random number generators. Programs in C++ load it, too. Collective.
 
         `keep_last`: keeps this many of the newest; 0: all. `extras`: a dictionary of strings."""
-        self._require_engine().save(folder, keep_last, extras or {})
+        self._require_engine().save(os.fspath(folder), keep_last, extras or {})
 
     def load(self, path, strict=True, optimizer_state=True, random_state=True):
         """Resumes from a checkpoint of any number of ranks, any shard mode and either language, or
         loads parameters from a file of safetensors. Collective. Returns a dictionary: path, steps,
         extras, and which tensors it took."""
-        return self._require_engine().load(path, strict, optimizer_state, random_state)
+        return self._require_engine().load(os.fspath(path), strict, optimizer_state, random_state)
 
     def save_full_state(self, file, root=0):
         """Rank `root` writes one file of safetensors with all parameters, buffers and state."""
-        self._require_engine().save_full_state(file, root)
+        self._require_engine().save_full_state(os.fspath(file), root)
 
     def full_parameters(self, write):
         """Runs `write()`, which may change parameters. Only needed with shard="full"."""

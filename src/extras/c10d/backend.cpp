@@ -12,6 +12,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <torch/version.h>
 
 #include "extras/c10d/tensors.hpp"
 #include "extras/c10d/work.hpp"
@@ -97,8 +98,6 @@ class Backend final : public c10d::Backend {
   }
 
   const std::string getBackendName() const override { return "kolo"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  void setTimeout(milliseconds timeout) override { options_->timeout = timeout; }
   void setSequenceNumberForGroup() override {}  // operations are counted from the start
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void shutdown() override {
@@ -109,15 +108,25 @@ class Backend final : public c10d::Backend {
     }
   }
 
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9  // torch has these calls since then
+  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
+  void setTimeout(milliseconds timeout) override { options_->timeout = timeout; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& options) override {
     if (std::ranges::find(ranks, rank_) == ranks.end()) return nullptr;
+    // c10d calls this for the CPU and again for CUDA, with one store, and expects one backend.
+    if (auto last = last_split_.lock(); last != nullptr && last_store_ == store) return last;
     std::vector<int> members;
     for (const int rank : ranks) members.push_back(world_rank(rank));
-    return extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
-                                     options ? options->timeout : options_->timeout, check_);
+    auto backend =
+        extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
+                                  options ? options->timeout : options_->timeout, check_);
+    last_store_ = store;
+    last_split_ = c10::weak_intrusive_ptr<c10d::Backend>(backend);
+    return backend;
   }
+#endif
 
   // What allocateTensor() returns is always good; it may be of the usual kind.
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
@@ -149,6 +158,10 @@ class Backend final : public c10d::Backend {
 
   WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const at::Tensor& tensor = the_only(tensors, "allreduce");
+    if (!tensor.is_cpu()) {
+      throw InvalidArgument("allreduce: the sparse tensor is on " + tensor.device().str() +
+                            ". Use to_dense() or cpu().");
+    }
     AllreduceOptions reduction = reduction_of(options.reduceOp, tensor, "allreduce");
     complete(reduction, options.timeout);
     auto [handle, result] = sparse_allreduce_async(tensor.detach(), reduction).split();
@@ -157,12 +170,10 @@ class Backend final : public c10d::Backend {
                       .handles = one(std::move(handle)),
                       .inputs = tensors,
                       .outputs = tensors,
-                      .finish =
-                          [tensor, result = std::move(result)] {
-                            const at::NoGradGuard no_grad;
-                            tensor.copy_(result().coalesce());
-                          },
-                      .stream = train::ProgramStream::beside_current(tensor.device())});
+                      .finish = [tensor, result = std::move(result)] {
+                        const at::NoGradGuard no_grad;
+                        tensor.copy_(result().coalesce());
+                      }});
   }
 
   WorkPointer allreduce_coalesced(Tensors& tensors,
@@ -194,10 +205,11 @@ class Backend final : public c10d::Backend {
     require_lists(outputs, "allgather");
     Memory memory("allgather");
     const at::Tensor all = memory.outputs(outputs.front());
+    const at::Tensor from = memory.input(input);
     return make_work(
         {.type = OpType::ALLGATHER,
          .title = "kolo:all_gather",
-         .handles = one(gather_to(all, counts_of(outputs.front()), input, memory, options.timeout)),
+         .handles = one(gather_to(all, counts_of(outputs.front()), from, memory, options.timeout)),
          .inputs = inputs,
          .outputs = outputs.front()},
         &memory);
@@ -220,12 +232,19 @@ class Backend final : public c10d::Backend {
       require_pairs(of_rank, inputs, "allgather");
       parts.outputs.insert(parts.outputs.end(), of_rank.begin(), of_rank.end());
     }
+    Tensors from;
+    Tensors to;
+    std::vector<std::vector<std::int64_t>> counts;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       Tensors of_input;
       for (const Tensors& of_rank : outputs) of_input.push_back(of_rank[i]);
-      const at::Tensor all = memory.outputs(of_input);
+      from.push_back(memory.input(inputs[i]));
+      to.push_back(memory.outputs(of_input));
+      counts.push_back(counts_of(of_input));
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
       parts.handles.push_back(
-          gather_to(all, counts_of(of_input), inputs[i], memory, options.timeout));
+          gather_to(to[i], std::move(counts[i]), from[i], memory, options.timeout));
     }
     return make_work(std::move(parts), &memory);
   }
@@ -361,7 +380,9 @@ class Backend final : public c10d::Backend {
     for (const auto& work : parts.works) {
       for (const at::Tensor& tensor : work->result()) parts.outputs.push_back(tensor);
     }
-    if (!parts.works.empty()) parts.stream = parts.works.front()->stream();
+    for (const auto& work : parts.works) {
+      if (work->stream().handle() != nullptr) parts.stream = work->stream();
+    }
     return make_work(std::move(parts));
   }
 
@@ -431,7 +452,7 @@ class Backend final : public c10d::Backend {
   template <class Options>
   void complete(Options& options, milliseconds timeout, Memory& memory) const {
     complete(options, timeout);
-    options.keep_alive = std::make_shared<Tensors>(memory.used());
+    options.keep_alive = memory.owner();
     options.stream = memory.stream().handle();
   }
 
@@ -464,6 +485,7 @@ class Backend final : public c10d::Backend {
     if (memory != nullptr) {
       parts.copies = memory->copies();
       parts.stream = memory->stream();
+      if (parts.stream.handle() != nullptr) parts.memory = memory->owner();
     }
     parts.sequence = ++sequence_;
     parts.check = check_;
@@ -508,8 +530,7 @@ class Backend final : public c10d::Backend {
 
   /// Gathers `counts` elements of the ranks in contiguous memory.
   Handle gather_to(const at::Tensor& output, std::vector<std::int64_t> counts,
-                   const at::Tensor& tensor, Memory& memory, milliseconds timeout) {
-    const at::Tensor input = memory.input(tensor);
+                   const at::Tensor& input, Memory& memory, milliseconds timeout) {
     require_same_dtype(input, output, "allgather");
     const std::int64_t own = counts[static_cast<std::size_t>(rank_)];
     if (input.numel() != own) {
@@ -526,12 +547,17 @@ class Backend final : public c10d::Backend {
     require_pairs(outputs, inputs, "allgather");
     Memory memory("allgather");
     OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
+    Tensors from;
+    Tensors to;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       require_multiple(outputs[i], inputs[i], "allgather");
-      const at::Tensor room = memory.output(outputs[i]);
+      from.push_back(memory.input(inputs[i]));
+      to.push_back(memory.output(outputs[i]));
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
       parts.handles.push_back(gather_to(
-          room, std::vector<std::int64_t>(static_cast<std::size_t>(size_), inputs[i].numel()),
-          inputs[i], memory, options.timeout));
+          to[i], std::vector<std::int64_t>(static_cast<std::size_t>(size_), from[i].numel()),
+          from[i], memory, options.timeout));
     }
     return make_work(std::move(parts), &memory);
   }
@@ -541,16 +567,21 @@ class Backend final : public c10d::Backend {
                              const char* title) {
     require_pairs(outputs, inputs, "reduce_scatter");
     Memory memory("reduce_scatter");
+    Tensors from;
+    Tensors to;
     OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       require_same_dtype(inputs[i], outputs[i], "reduce_scatter");
       require_multiple(inputs[i], outputs[i], "reduce_scatter");
-      const at::Tensor from = memory.input(inputs[i]);
-      const at::Tensor to = memory.output(outputs[i]);
-      AllreduceOptions reduction = reduction_of(options.reduceOp, from, "reduce_scatter");
+      from.push_back(memory.input(inputs[i]));
+      to.push_back(memory.output(outputs[i]));
+    }
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      AllreduceOptions reduction = reduction_of(options.reduceOp, from[i], "reduce_scatter");
       complete(reduction, options.timeout, memory);
-      parts.handles.push_back(reduce_scatter_async(
-          view_to_reduce(from, "reduce_scatter"), view_to_reduce(to, "reduce_scatter"), reduction));
+      parts.handles.push_back(reduce_scatter_async(view_to_reduce(from[i], "reduce_scatter"),
+                                                   view_to_reduce(to[i], "reduce_scatter"),
+                                                   reduction));
     }
     return make_work(std::move(parts), &memory);
   }
@@ -697,6 +728,8 @@ class Backend final : public c10d::Backend {
   const extras::InterruptCheck check_;
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::int64_t> own_tags_{0};
+  c10::intrusive_ptr<c10d::Store> last_store_;
+  c10::weak_intrusive_ptr<c10d::Backend> last_split_{c10::intrusive_ptr<c10d::Backend>()};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
   const std::shared_ptr<FutureThread> futures_ =

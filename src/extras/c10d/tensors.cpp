@@ -69,7 +69,7 @@ void Memory::require_usable(const at::Tensor& tensor) {
 }
 
 at::Tensor Memory::use(at::Tensor memory) {
-  used_.push_back(memory);
+  used_->push_back(memory);
   return memory;
 }
 
@@ -129,11 +129,7 @@ at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
 }
 
 const train::ProgramStream& Memory::stream() {
-  if (stream_) {
-    stream_->order_after_current();
-  } else {
-    stream_ = train::ProgramStream::beside_current(device_.value_or(at::kCPU));
-  }
+  if (!stream_) stream_ = train::ProgramStream::beside_current(device_.value_or(at::kCPU));
   return *stream_;
 }
 

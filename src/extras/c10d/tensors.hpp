@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,11 +50,11 @@ class Memory {
   /// Room for what nobody reads.
   at::Tensor unread(const at::Tensor& like);
 
-  /// All of this memory.
-  const std::vector<at::Tensor>& used() const { return used_; }
+  /// All of this memory, also what is added later.
+  std::shared_ptr<std::vector<at::Tensor>> owner() const { return used_; }
   const Copies& copies() const { return copies_; }
   /// The operation's stream, beside the program's, whose kernels need not wait for the ranks. What
-  /// the program has put on its own until this call runs before what is put on this one.
+  /// the program has put on its own until the first call runs before what is put on this one.
   const train::ProgramStream& stream();
 
  private:
@@ -63,7 +64,8 @@ class Memory {
 
   const char* operation_;
   const Place place_;
-  std::vector<at::Tensor> used_;
+  const std::shared_ptr<std::vector<at::Tensor>> used_ =
+      std::make_shared<std::vector<at::Tensor>>();
   Copies copies_;
   std::optional<at::Device> device_;
   std::optional<train::ProgramStream> stream_;

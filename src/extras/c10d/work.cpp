@@ -79,15 +79,17 @@ bool OperationWork::wait_until(Clock::time_point until) {
   return settle(until);
 }
 
-bool OperationWork::isCompleted() {
-  if (Work::isCompleted()) return parts_.stream.is_idle();
+bool OperationWork::isCompleted() { return has_ended() && parts_.stream.is_idle(); }
+
+/// Whether all operations have ended; those on a GPU have been launched.
+bool OperationWork::has_ended() {
+  if (Work::isCompleted()) return true;
   const std::unique_lock lock(use_, std::try_to_lock);
   if (!lock.owns_lock()) return false;  // another thread waits for it
   const auto is_ready = [](const Handle& handle) { return handle.is_ready(); };
-  const auto is_completed = [](const auto& work) { return work->isCompleted(); };
+  const auto has_ended = [](const auto& work) { return work->has_ended(); };
   return std::ranges::all_of(parts_.handles, is_ready) &&
-         std::ranges::all_of(parts_.works, is_completed) && settle(Clock::now()) &&
-         parts_.stream.is_idle();
+         std::ranges::all_of(parts_.works, has_ended) && settle(Clock::now());
 }
 
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
@@ -102,6 +104,8 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   }
   if (const std::exception_ptr error = Work::exception()) std::rethrow_exception(error);
   parts_.stream.order_before_current();
+  const std::lock_guard lock(use_);
+  if (parts_.memory != nullptr) std::exchange(parts_.memory, nullptr)->clear();
   return true;
 }
 
@@ -110,7 +114,7 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   if (future_) return future_;
   const std::shared_ptr<FutureThread> futures = futures_.lock();
   const bool must_wait = futures != nullptr && futures->must_caller_wait();
-  if (futures == nullptr && !isCompleted()) {
+  if (futures == nullptr && !has_ended()) {
     throw ShutdownError(
         "the future of a work: its process group has been destroyed. Ask for it before that.");
   }
@@ -120,7 +124,7 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   if (on_gpu != parts_.outputs.end()) gpu.push_back(on_gpu->device());
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                      std::move(gpu));
-  if (must_wait || isCompleted()) {
+  if (must_wait || has_ended()) {
     wait_until(Clock::time_point::max());
     complete(*future_);
   } else {

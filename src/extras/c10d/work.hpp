@@ -43,6 +43,9 @@ class OperationWork final : public c10d::Work {
     std::function<void()> finish{};
     Copies copies{};
     train::ProgramStream stream{};  ///< of the operations, on which results are copied, too
+    /// On a GPU: what they use, let go once the program's work is ordered after theirs, since a
+    /// host that runs ahead of its GPU would otherwise hold the memory of many operations.
+    std::shared_ptr<std::vector<at::Tensor>> memory{};
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
     extras::InterruptCheck check = nullptr;
   };
@@ -63,6 +66,7 @@ class OperationWork final : public c10d::Work {
   friend class FutureThread;
   using Clock = std::chrono::steady_clock;
 
+  bool has_ended();
   bool settle(Clock::time_point until);
   void make_results();
   bool wait_until(Clock::time_point until);

@@ -341,7 +341,7 @@ void OrderedCommunicator::compare(int rank, const Stamp& other) const {
   const bool has_other_left = other.collective == Collective::RemoveProcessSet;
   if (is_remembered && (has_other_left || own.collective == Collective::RemoveProcessSet)) {
     throw OrderBroken{ErrorKind::Shutdown, has_other_left ? rank : inner_->rank(),
-                      "has left the process set: it removed the set in place of " + place + ", " +
+                      "has closed the process set: it removed the set in place of " + place + ", " +
                           describe(has_other_left ? own : other) + " on " +
                           rank_text(has_other_left ? inner_->rank() : rank) +
                           ". Remove a set once all its operations have ended."};

@@ -5,6 +5,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/version.h>
 
 #include "comm/gpu/gpu.hpp"
 
@@ -14,9 +15,11 @@ namespace {
 /// LibTorch's allocator keeps what it once had, and Kolo allocates from CUDA. Here, since all
 /// operations on CUDA tensors use this file: a linker drops an object that nothing refers to.
 void release_cached_memory() {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 9  // native_handle() needs a newer one still
   if (!at::hasCUDA()) return;
   auto* const cache = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
   if (cache != nullptr && cache->initialized()) cache->emptyCache();
+#endif
 }
 
 [[maybe_unused]] const bool is_set =

@@ -522,7 +522,7 @@ TEST_F(C10dBackendTest, ARankThatLeavesIsNamed) {
   if (is_last()) return group->shutdown();
   const std::string text =
       text_thrown_by<ShutdownError>([&] { group->allreduce(tensors)->wait(); });
-  expect_contains(text, "rank " + std::to_string(size() - 1) + " has left the process set");
+  expect_contains(text, "rank " + std::to_string(size() - 1) + " has closed the process set");
   expect_contains(text, "allreduce (Sum) of 4 elements of float32 on rank ");
 }
 
@@ -591,6 +591,14 @@ TEST_F(C10dBackendTest, GroupsOfSomeRanks) {
     group->shutdown();
     EXPECT_THROW(group->broadcast(tensors, options), ShutdownError);
   }
+}
+
+// As c10d::ProcessGroup does, for the CPU and for CUDA.
+TEST_F(C10dBackendTest, SplitsOfOneStoreAreOneGroup) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("split twice", store_);
+  const BackendPointer group = group_->split(store, all_ranks(), nullptr);
+  EXPECT_EQ(group_->split(store, all_ranks(), nullptr), group);
+  group->shutdown();
 }
 
 TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {

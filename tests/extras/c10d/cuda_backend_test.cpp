@@ -113,7 +113,8 @@ TEST_P(CudaC10dTest, EveryCollectiveMovesGpuMemory) {
     }
 
     at::Tensor gathered = at::empty({2 * size, 3}, rank.options());
-    group._allgather_base(gathered, input[0])->wait();
+    at::Tensor strided = input[0].t().contiguous().t();
+    group._allgather_base(gathered, strided)->wait();
     expect_same(gathered, at::cat(expected));
 
     at::Tensor summands = values(rank, size, rank.rank());
@@ -136,11 +137,49 @@ TEST_P(CudaC10dTest, EveryCollectiveMovesGpuMemory) {
   });
 }
 
+TEST_P(CudaC10dTest, CoalescedCallsTakeAnyStrides) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    const int size = rank.size();
+    Tensors inputs;
+    Tensors outputs;
+    for (const std::int64_t columns : {2, 4}) {
+      inputs.push_back(values(rank, columns * size, rank.rank()).t());
+      outputs.push_back(at::empty({columns, 3}, rank.options()).t());
+    }
+    group.reduce_scatter_tensor_coalesced(outputs, inputs)->wait();
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const at::Tensor sum =
+          sum_of_values(rank, inputs[i].size(1)).t().contiguous().view({size, -1});
+      expect_same(outputs[i].contiguous().view({-1}), sum[rank.rank()]);
+    }
+    Tensors wholes;
+    for (const at::Tensor& output : outputs) {
+      wholes.push_back(at::empty({output.size(1) * size, 3}, rank.options()).t());
+    }
+    group.allgather_into_tensor_coalesced(wholes, outputs)->wait();
+    for (std::size_t i = 0; i < wholes.size(); ++i) {
+      expect_same(wholes[i].contiguous(), sum_of_values(rank, inputs[i].size(1)).t());
+    }
+  });
+}
+
+TEST_P(CudaC10dTest, FutureOfAWaitedWorkIsCompleted) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors tensors{values(rank, 4, rank.rank())};
+    const auto work = group.allreduce(tensors);
+    work->wait();
+    const auto future = work->getFuture();
+    ASSERT_TRUE(future->completed());
+    expect_same(future->value().toTensorVector().front(), sum_of_values(rank, 4));
+  });
+}
+
 TEST_P(CudaC10dTest, CoalescedWorksEndTogether) {
   on_ranks([](CudaRank& rank, c10d::Backend& group) {
     Tensors first{values(rank, 3, rank.rank())};
     Tensors second{values(rank, 5, rank.rank()).t()};
     group.startCoalescing();
+    group.barrier({});
     group.allreduce(first);
     group.allreduce(second);
     group.endCoalescing()->wait();

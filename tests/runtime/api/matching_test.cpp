@@ -275,7 +275,7 @@ TEST_P(DisagreementTest, ARankThatRemovesTheSet_HasLeft) {
         if (runtime.rank() == odd) runtime.remove_process_set(set);
         for (int more = 0; more < 3; ++more) sum(set, 12, DType::Float32);
       });
-      expect_contains(text, "rank " + std::to_string(odd) + " has left the process set");
+      expect_contains(text, "rank " + std::to_string(odd) + " has closed the process set");
       expect_contains(text, "operation 2 of the set, allreduce (Sum) of 12 elements of float32");
     });
   }
