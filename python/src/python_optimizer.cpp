@@ -85,17 +85,22 @@ std::string module_of(const py::handle& type) {
   return type.attr("__module__").cast<std::string>();
 }
 
-/// Whether the class is, or derives from, one of torch.optim.
-bool is_of_torch(const py::object& type) {
+/// The names of torch.optim's classes that the class is or derives from, between spaces.
+std::string classes_of_torch(const py::object& type) {
   const py::handle base = py::module_::import("torch.optim").attr("Optimizer");
-  return std::ranges::any_of(py::tuple(type.attr("__mro__")), [&](const py::handle each) {
-    return !each.is(base) && module_of(each).starts_with("torch.optim.");
-  });
+  std::string names = " ";
+  for (const py::handle each : py::tuple(type.attr("__mro__"))) {
+    if (each.is(base) || !(module_of(each) + ".").starts_with("torch.optim.")) continue;
+    names += each.attr("__name__").cast<std::string>() + " ";
+  }
+  return names;
 }
 
 /// The names of the options that C++ follows, of those that the class's constructor has: schedulers
-/// keep values of their own in the groups.
-std::vector<std::string> names_of_options(const py::object& optimizer) {
+/// keep values of their own in the groups. Adds to `unfollowed` those that it does not follow as
+/// long as they are 0, since its class does not have them.
+std::vector<std::string> names_of_options(const py::object& optimizer,
+                                          std::vector<std::string>& unfollowed) {
   const py::object type = class_of(optimizer);
   const auto known = std::ranges::find(kOptionsInCpp, type.attr("__name__").cast<std::string>(),
                                        &std::pair<std::string_view, std::string_view>::first);
@@ -113,8 +118,8 @@ std::vector<std::string> names_of_options(const py::object& optimizer) {
     }
     const bool is_extra = is_in_cpp && !has_word(known->second, name);
     const bool makes_adamw = name == "decoupled_weight_decay" && known->first == "AdamW";
-    if (is_extra && (!is_set || makes_adamw)) continue;
-    if (is_number) names.push_back(std::move(name));
+    if (!is_number || makes_adamw) continue;
+    (is_extra && !is_set ? unfollowed : names).push_back(std::move(name));
   }
   std::ranges::sort(names);
   return names;
@@ -126,8 +131,10 @@ PythonOptimizer::PythonOptimizer(const py::object& optimizer)
     : weak_(optimizer),
       class_name_(module_of(class_of(optimizer)) + "." +
                   class_of(optimizer).attr("__qualname__").cast<std::string>()),
-      is_of_torch_(is_of_torch(class_of(optimizer))),
-      options_(names_of_options(optimizer)) {
+      is_of_torch_(classes_of_torch(class_of(optimizer)) != " "),
+      is_elementwise_(!has_word(classes_of_torch(class_of(optimizer)), "Adafactor") &&
+                      !has_word(classes_of_torch(class_of(optimizer)), "Muon")),
+      options_(names_of_options(optimizer, unfollowed_)) {
   pull();
 }
 
@@ -152,6 +159,15 @@ void PythonOptimizer::pull() {
       if (group.contains(name)) append_numbers(group[name.c_str()], field.values);
       if (!follows_options_) std::ranges::fill(field.values, 0.0);
     }
+    for (const std::string& name : unfollowed_) {
+      std::vector<double> numbers;
+      if (!group.contains(name) || !append_numbers(group[name.c_str()], numbers)) continue;
+      if (std::ranges::all_of(numbers, [](double number) { return number == 0.0; })) continue;
+      throw InvalidArgument("DistributedOptimizer: option " + name + " of parameter group " +
+                            std::to_string(groups_.size()) +
+                            " has been set, but was not when the optimizer was wrapped, so that "
+                            "it would be neither compared nor saved. Set it before.");
+    }
     pulled_.push_back(options->fields);
     groups_.emplace_back(group["params"].cast<std::vector<at::Tensor>>(), std::move(options));
   }
@@ -163,7 +179,10 @@ void PythonOptimizer::push() {
     const auto& options = static_cast<const train::NamedOptions&>(groups_[i].options());
     for (std::size_t f = 0; f < pulled_[i].size(); ++f) {
       const OptionField& field = options.fields[f];
-      if (field.values == pulled_[i][f].values || field.values.empty()) continue;
+      const bool is_same = std::ranges::equal(
+          field.values, pulled_[i][f].values,
+          [](double one, double other) { return one == other || std::isnan(one); });
+      if (is_same || field.values.empty()) continue;
       std::span<const double> numbers(field.values);
       groups[i][field.name.c_str()] = with_numbers(groups[i][field.name.c_str()], numbers);
       pulled_[i][f] = field;
@@ -171,10 +190,28 @@ void PythonOptimizer::push() {
   }
 }
 
-std::string PythonOptimizer::problem() const {
-  if (class_name_ != "torch.optim.lbfgs.LBFGS") return {};
-  return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
-         "that ranks would diverge. Use an optimizer that does not.";
+std::string PythonOptimizer::problem(const DistributedOptimizerOptions& options) const {
+  if (class_name_ == "torch.optim.lbfgs.LBFGS") {
+    return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
+           "that ranks would diverge. Use an optimizer that does not.";
+  }
+  const bool is_sharded = *options.shard != Shard::None;
+  if (is_sharded && !is_elementwise_) {
+    return class_name_ +
+           " steps a parameter as a whole, and shard = " + std::string(name_of(*options.shard)) +
+           " gives a rank only parts of it. Use shard = none, or an optimizer that steps each "
+           "element by itself.";
+  }
+  if (is_sharded || !options.reduce_dtype || class_name_ == "torch.optim.sgd.SGD") return {};
+  const auto has_wider_gradients = [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& parameter) {
+      return c10::elementSize(*options.reduce_dtype) > parameter.element_size();
+    });
+  };
+  if (std::ranges::none_of(groups_, has_wider_gradients)) return {};
+  return std::string("gradients will be of ") + c10::toString(*options.reduce_dtype) +
+         " by reduce_dtype, with which " + class_name_ +
+         " does not step parameters of another dtype. Shard the optimizer, or leave it out.";
 }
 
 at::Tensor PythonOptimizer::step(const LossClosure& closure) {

@@ -36,7 +36,7 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   void follow_options() { follows_options_ = true; }
 
   std::string class_name() const override { return class_name_; }
-  std::string problem() const override;
+  std::string problem(const DistributedOptimizerOptions& options) const override;
   Groups& groups() override { return groups_; }
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override { return false; }
@@ -61,8 +61,11 @@ class PythonOptimizer final : public train::WrappedOptimizer {
 
   py::weakref weak_;
   const std::string class_name_;
-  const bool is_of_torch_;            // torch.optim keeps numbers in tensors
-  std::vector<std::string> options_;  // the names of those that are numbers
+  const bool is_of_torch_;  // torch.optim keeps numbers in tensors
+  const bool is_elementwise_;
+  // The names of options that C++'s class lacks and that are 0, and of others that are numbers.
+  std::vector<std::string> unfollowed_;
+  std::vector<std::string> options_;
   Groups groups_;
   std::vector<std::vector<train::OptionField>> pulled_;
   bool follows_options_ = false;

@@ -110,6 +110,29 @@ for name, saved, shard in CASES:
     expect_close(model, values_of(wanted), f"{{name}}, {{saved}} to {{shard}}")
 """)
 
+    def test_a_class_that_steps_whole_parameters_is_not_sharded(self):
+        self.run_ranks(2, """
+folder = hvd.broadcast_object(tempfile.mkdtemp())
+class Own(torch.optim.Adafactor):
+    pass
+for make in torch.optim.Adafactor, Own:
+    wanted = model_of()
+    train(wanted, make(wanted.parameters()), range(6), alone=True)
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model)
+    train(model, optimizer, range(3))
+    optimizer.save(folder)
+    model = model_of(seed=7)
+    optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model)
+    optimizer.load(folder)
+    train(model, optimizer, range(3, 6))
+    expect_close(model, values_of(wanted), make)
+    del optimizer
+    for shard in SHARDS[1:]:
+        expect_error(kolo.InvalidArgument, "steps a parameter as a whole",
+                     lambda: hvd.DistributedOptimizer(make(model.parameters()), shard=shard))
+""")
+
     def test_checkpoints_name_what_cpp_names(self):
         self.run_ranks(2, """
 folder = hvd.broadcast_object(tempfile.mkdtemp())
@@ -310,6 +333,26 @@ expect_error(kolo.InvalidArgument, "LBFGS", lambda: hvd.DistributedOptimizer(
     torch.optim.LBFGS(model.parameters()), named))
 expect_error(kolo.InvalidArgument, "zero",
              lambda: hvd.DistributedOptimizer(sgd(), named, shard="zero"))
+
+for wrong in dict(op="average"), dict(shard=3), dict(bucket_bytes="1MB"), dict(
+        reduce_dtype="float32"), dict(process_set=0), dict(compression="fp16"):
+    (name, value), = wrong.items()
+    expect_error(TypeError, f"{name} is {value!r}",
+                 lambda: hvd.DistributedOptimizer(sgd(), named, **wrong))
+expect_error(TypeError, "optimizer is None", lambda: hvd.DistributedOptimizer(None))
+half = torch.nn.Linear(2, 2).bfloat16()
+expect_error(kolo.InvalidArgument, "by reduce_dtype", lambda: hvd.DistributedOptimizer(
+    torch.optim.AdamW(half.parameters()), model=half, reduce_dtype=torch.float32))
+
+# An option that is not a number is one that does not change.
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(half.parameters(), float("nan")), model=half)
+for _ in range(3):
+    optimizer.zero_grad()
+    half(torch.ones(1, 2).bfloat16()).sum().backward()
+    optimizer.step()
+optimizer.param_groups[0]["maximize"] = True
+expect_error(kolo.InvalidArgument, "option maximize of parameter group 0 has been set",
+             optimizer.step)
 
 optimizer = hvd.DistributedOptimizer(sgd(), named)
 train(model, optimizer, range(1))

@@ -11,7 +11,7 @@ from .. import _kolo
 from .compression import Compression
 from .functions import broadcast_optimizer_state
 from .operations import Average, _number_of
-from .process_sets import global_process_set
+from .process_sets import ProcessSet, global_process_set
 
 
 class _Distributed:
@@ -259,13 +259,14 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     process_set: reduces over its ranks only. On other ranks the optimizer steps alone.
     model: supplies names, instead of named_parameters, and the buffers that save() writes.
     shard: "optimizer", "gradients" or "full": what is sharded over the ranks instead of replicated,
-        as ZeRO-1, -2 and -3; the optimizer must be elementwise. Default: the setting KOLO_SHARD.
+        as ZeRO-1, -2 and -3; the optimizer must step each element by itself, as Adafactor, Muon,
+        LARS and LAMB do not. Default: the setting KOLO_SHARD.
     master_weights, reduce_dtype, bucket_bytes, error_feedback: as in C++; see
         include/kolo/torch/distributed_optimizer_options.hpp.
 
     While gradients are reduced, until step() or synchronize(), a program may read them, which is
     undefined, but not write to them: torch raises RuntimeError ("Cannot access data pointer"). Call
-    synchronize(), or clip_grad_norm_() of the optimizer, first. From the second step on, options
+    synchronize(), or clip_grad_norm_() of the optimizer, first. From the third step on, options
     that differ between ranks, such as the learning rate, are an error on all ranks.
     """
     if backward_passes_per_step <= 0:
@@ -273,6 +274,12 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                          "positive.")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor is for op=Average only.")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer is {optimizer!r}, not a torch.optim.Optimizer.")
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set is {process_set!r}, not an hvd.ProcessSet.")
+    if not hasattr(compression, "codec"):
+        raise TypeError(f"compression is {compression!r}, not one of hvd.Compression.")
     if compression.codec is None:
         raise ValueError(f"compression is {compression.__name__}, a class of the program's own: "
                          "the optimizer compresses in C++. Pass one of Compression.")
@@ -292,19 +299,19 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     names = _names_of(wrapped.param_groups, named_parameters)
 
     options = _kolo.DistributedOptimizerOptions()
-    options.op = op
-    options.gradient_predivide_factor = gradient_predivide_factor
-    options.sparse_as_dense = sparse_as_dense
-    options.reads_in_flight = True
-    options.backward_passes_per_step = backward_passes_per_step
-    options.compression = compression.codec
-    options.shard = shard
-    options.master_weights = master_weights
-    options.reduce_dtype = reduce_dtype
-    options.bucket_bytes = bucket_bytes
-    options.error_feedback = error_feedback
-    if groups is not None:
-        options.groups = _groups_of(groups, list(names))
+    for name, value in {
+            "op": op, "gradient_predivide_factor": gradient_predivide_factor,
+            "sparse_as_dense": sparse_as_dense, "reads_in_flight": True,
+            "backward_passes_per_step": backward_passes_per_step,
+            "compression": compression.codec, "shard": shard, "master_weights": master_weights,
+            "reduce_dtype": reduce_dtype, "bucket_bytes": bucket_bytes,
+            "error_feedback": error_feedback,
+            "groups": [] if groups is None else _groups_of(groups, list(names))}.items():
+        try:
+            setattr(options, name, value)
+        except TypeError:
+            raise TypeError(f"{name} is {value!r}, of a type that it cannot have; see "
+                            "help(hvd.DistributedOptimizer).") from None
     buffers = [] if model is None else list(model.named_buffers())
     wrapped._start(names, buffers, process_set, options)
     return wrapped

@@ -192,7 +192,8 @@ void GradientReducer::require_expected(std::size_t parameter) const {
 std::string GradientReducer::cause_of_surplus(std::size_t parameter) const {
   if (setup_.step.backward.has_failed()) {
     return "An earlier backward() has ended with an exception, and its gradients are still there: "
-           "call zero_grad() after it.";
+           "call zero_grad() after it. Or a reentrant activation checkpoint has run a module that "
+           "the forward pass uses several times: make it non-reentrant.";
   }
   if (layout_->arrivals.count(parameter) == 0) {
     return "An earlier backward() has not used it, and its bucket was reduced without it. Run all "

@@ -292,7 +292,7 @@ std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options) {
   for (const std::string& problem :
-       {problem_with_process_set(options), optimizer.problem(), problem_with_scales(options),
+       {problem_with_process_set(options), optimizer.problem(options), problem_with_scales(options),
         problem_with_local_sgd(options), problem_with_precision(options),
         problem_with_compression(options), problem_with_compression_scope(options),
         problem_with_groups(optimizer, options), problem_with_names(names),

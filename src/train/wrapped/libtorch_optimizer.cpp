@@ -266,7 +266,7 @@ std::string LibTorchOptimizer::class_name() const {
   return c10::demangle(typeid(optimizer_).name());
 }
 
-std::string LibTorchOptimizer::problem() const {
+std::string LibTorchOptimizer::problem(const DistributedOptimizerOptions&) const {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer_) != nullptr) {
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "
            "that ranks would diverge. Use an optimizer that does not.";

@@ -18,6 +18,7 @@
 #include <torch/optim/sgd.h>
 
 #include "kolo/process_set.hpp"
+#include "kolo/torch/distributed_optimizer_options.hpp"
 
 namespace kolo::train {
 
@@ -118,8 +119,9 @@ class WrappedOptimizer {
   virtual ~WrappedOptimizer() = default;
 
   virtual std::string class_name() const = 0;
-  /// The reason why it cannot be wrapped, and what to do; empty if it can.
-  virtual std::string problem() const = 0;
+  /// The reason why it cannot be wrapped with these options, in which `shard` is set, and what to
+  /// do; empty if it can.
+  virtual std::string problem(const DistributedOptimizerOptions& options) const = 0;
   virtual Groups& groups() = 0;
 
   /// Steps the parameters of all groups, after `closure` if there is one; returns its result.
@@ -181,7 +183,7 @@ class LibTorchOptimizer final : public WrappedOptimizer {
       : optimizer_(optimizer), fused_(fused) {}
 
   std::string class_name() const override;
-  std::string problem() const override;
+  std::string problem(const DistributedOptimizerOptions& options) const override;
   Groups& groups() override { return optimizer_.param_groups(); }
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override;

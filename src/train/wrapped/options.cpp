@@ -1,6 +1,7 @@
 #include "train/wrapped/options.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -233,6 +234,13 @@ bool have_same_members(const OptionSync::Groups& some, const OptionSync::Groups&
   });
 }
 
+/// Values that are not numbers are equal.
+bool are_equal(const std::vector<double>& some, const std::vector<double>& others) {
+  return std::ranges::equal(some, others, [](double one, double other) {
+    return one == other || (std::isnan(one) && std::isnan(other));
+  });
+}
+
 std::string text_of(const std::vector<double>& values) {
   std::ostringstream text;
   for (std::size_t i = 0; i < values.size(); ++i) text << (i > 0 ? ", " : "") << values[i];
@@ -332,9 +340,9 @@ void OptionSync::merge(Groups& ours, Groups& wrapped) {
     const std::vector<OptionField> theirs = read_options(wrapped[i].options());
     for (std::size_t f = 0; f < last.size(); ++f) {
       const std::vector<double>& before = last[f].values;
-      const bool own_changed = own[f].values != before;
-      const bool theirs_changed = theirs[f].values != before;
-      if (own_changed && theirs_changed && own[f].values != theirs[f].values) {
+      const bool own_changed = !are_equal(own[f].values, before);
+      const bool theirs_changed = !are_equal(theirs[f].values, before);
+      if (own_changed && theirs_changed && !are_equal(own[f].values, theirs[f].values)) {
         throw InvalidArgument(
             "DistributedOptimizer: option " + own[f].name + " of parameter group " +
             std::to_string(i) + " was changed to " + text_of(own[f].values) + " on it and to " +
