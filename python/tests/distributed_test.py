@@ -120,11 +120,14 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 model.register_comm_hook(None, hook)
 model(torch.ones(2, 8)).sum().backward()
 assert seen == [True], seen
-gather = dist.all_gather_into_tensor
+name = "all_gather_single"  # of torch 2.15; before:
+if not hasattr(dist, name):
+    name = "all_gather_into_tensor"
+gather = getattr(dist, name)
 def gather_and_look(output_tensor, *rest, **more):
     seen.append(is_shared(output_tensor))
     return gather(output_tensor, *rest, **more)
-dist.all_gather_into_tensor = gather_and_look
+setattr(dist, name, gather_and_look)
 for allocates in (True, False):
     model = fsdp.fully_shard(torch.nn.Linear(8, 8), mesh=dist.init_device_mesh("cpu", (2,)))
     model.set_allocate_memory_from_process_group_for_comm(allocates)

@@ -122,9 +122,9 @@ def run_cases(options):
     def run(name):
         ended = run_case(cases_of(suite)(name), suite, f"{folder}/store-{name}")
         if ended[0] != "failed":
+            meet()  # as torch's own runner: a case may still wait for others in vain
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
-            meet()
         return ended
 
     runner.run_rank(os.environ["RANK"], options.cases, run, options.limit)
