@@ -20,8 +20,6 @@ import suite
 NOT_WANTED = {
     # An error from a collective while a rank has joined, where Kolo has a result.
     "test_horovod_join_allgather", "test_horovod_join_broadcast",
-    # The gradients of zeros that broadcast_optimizer_state leaves behind to create state.
-    "test_broadcast_state_no_grad",
 }
 
 
