@@ -3,7 +3,14 @@
 Needs the package: pip install ./python. Each case is a function that all ranks run.
 """
 
+import unittest
+
+from torch._C._distributed_c10d import Backend
+
 from ranks import Ranks, main
+
+SINCE_2_9 = unittest.skipUnless(hasattr(Backend, "allocate_tensor"),
+                                "torch can do this since 2.9")
 
 
 class DistributedTest(Ranks):
@@ -72,6 +79,7 @@ dist.barrier()
 dist.destroy_process_group()
 """)
 
+    @SINCE_2_9
     def test_split_group(self):
         self.run_ranks(3, """
 part = dist.group.WORLD.split_group([0, 2])
@@ -104,6 +112,7 @@ dist.destroy_process_group()
 """).strip()
         self.assertEqual(losses[1], losses[2])
 
+    @SINCE_2_9
     def test_ddp_and_fsdp2_allocate_in_shared_memory(self):
         self.run_ranks(2, """
 import torch.distributed.fsdp as fsdp
