@@ -22,10 +22,10 @@ using InterruptCheck = void (*)();
 /// Collective over `ranks`, and blocking. Tensors are strided, on the CPU or a CUDA device; those
 /// that are not contiguous are copied. On CUDA, an operation runs on a stream of its own, after the
 /// work on the current one; Work::wait() and futures order streams, as with ProcessGroupNCCL, and
-/// messages pass through CPU memory. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN, MAX, BAND,
-/// BOR, BXOR, PREMUL_SUM) take Kolo's dtypes, and an all-reduce also sparse COO tensors. Gathers,
-/// scatters and monitored barriers are messages, which wait for ranks that call something else
-/// until the deadline. What is not here throws what c10d throws.
+/// messages pass through CPU memory. Data move in every dtype; reductions (SUM, AVG, PRODUCT, MIN,
+/// MAX, BAND, BOR, BXOR, PREMUL_SUM) take Kolo's dtypes, and on the CPU an all-reduce takes sparse
+/// COO tensors too. Gathers, scatters and monitored barriers are messages, which wait for ranks
+/// that call something else until the deadline. What is not here throws what c10d throws.
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by a thread that the
 /// backend starts when it is first asked for one. Below MPI_THREAD_SERIALIZED no other thread can

@@ -30,8 +30,8 @@ TensorView view_to_move(const at::Tensor& tensor);
 /// The same for a reduction. Throws InvalidArgument for dtypes that Kolo does not have.
 TensorView view_to_reduce(const at::Tensor& tensor, const char* operation);
 
-/// Contiguous memory for the tensors of an operation: their own, where that can be used. Elements are
-/// in the order of their indices, so that ranks may have other strides. Throws InvalidArgument,
+/// Contiguous memory for the tensors of an operation: their own, where that can be used. Elements
+/// are in the order of their indices, so that ranks may have other strides. Throws InvalidArgument,
 /// naming the operation, unless all tensors are strided, on one device, and no lazy conjugates.
 class Memory {
  public:

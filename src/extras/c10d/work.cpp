@@ -104,9 +104,14 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
   }
   if (const std::exception_ptr error = Work::exception()) std::rethrow_exception(error);
   parts_.stream.order_before_current();
+  release_memory();
+  return true;
+}
+
+void OperationWork::release_memory() {
   const std::lock_guard lock(use_);
   if (parts_.memory != nullptr) std::exchange(parts_.memory, nullptr)->clear();
-  return true;
+  for (const auto& work : parts_.works) work->release_memory();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {

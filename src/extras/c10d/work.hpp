@@ -69,6 +69,7 @@ class OperationWork final : public c10d::Work {
   bool has_ended();
   bool settle(Clock::time_point until);
   void make_results();
+  void release_memory();
   bool wait_until(Clock::time_point until);
   void complete(c10::ivalue::Future& future);
   void notify_of_each(std::atomic<int>& left, const std::function<void()>& notice);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares Kolo with other libraries on this machine and prints a table in Markdown:
 
-    tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt] [--cases ...] [--json FILE]
+    tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt] [--cases ...]
+                                  [--json FILE]
 
 Every library trains the same model on 2 ranks of one thread each, in a job of its own, and all of
 them in every round, in random order. README.md says how to get them and what is measured.
@@ -214,8 +215,8 @@ def describe(options, settings, python, load):
             f"- ranks: `{shlex.join(launcher(options))}`; "
             f"`{' '.join(f'{name}={value}' for name, value in SETTINGS.items())}`",
             f"- Horovod's settings at their best: `{best}`",
-            f"- {options.rounds} rounds, in each {options.pairs} pairs of blocks: medians, and least "
-            "to greatest"]
+            f"- {options.rounds} rounds, in each {options.pairs} pairs of blocks: medians, and "
+            "least to greatest"]
 
 
 def parse_options():
