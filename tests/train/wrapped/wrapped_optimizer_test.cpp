@@ -173,12 +173,12 @@ TEST(StepLeavesTest, AfterAnError_TheGroupsHoldTheirParameters) {
 
 TEST(WrappedProblemTest, WhatCannotBeWrapped_IsNamedWithAWayOut) {
   torch::optim::LBFGS lbfgs({parameter(2)});
-  expect_contains(LibTorchOptimizer(lbfgs, false).problem(), "LBFGS");
+  expect_contains(LibTorchOptimizer(lbfgs, false).problem({}), "LBFGS");
   torch::optim::RMSprop rmsprop({parameter(2)});
-  EXPECT_EQ(LibTorchOptimizer(rmsprop, false).problem(), "");
-  expect_contains(LibTorchOptimizer(rmsprop, true).problem(), "not torch::optim::RMSprop");
+  EXPECT_EQ(LibTorchOptimizer(rmsprop, false).problem({}), "");
+  expect_contains(LibTorchOptimizer(rmsprop, true).problem({}), "not torch::optim::RMSprop");
   Failing derived({parameter(2)}, torch::optim::SGDOptions(0.1));
-  EXPECT_NE(LibTorchOptimizer(derived, true).problem(), "") << "may step in its own way";
+  EXPECT_NE(LibTorchOptimizer(derived, true).problem({}), "") << "may step in its own way";
 }
 
 TEST(FusedStepTest, AClosureIsEvaluatedOnceWithGradientsEnabled) {
