@@ -59,10 +59,6 @@ void ProgramStream::order_after_current() const {
   if (stream_) order(current(), *stream_);
 }
 
-bool ProgramStream::is_idle() const {
-  return !stream_ || c10::impl::VirtualGuardImpl(stream_->device_type()).queryStream(*stream_);
-}
-
 void ProgramStream::keep(const c10::DataPtr& memory) const {
   if (!stream_) return;
   c10::impl::VirtualGuardImpl(stream_->device_type()).recordDataPtrOnStream(memory, *stream_);

@@ -32,8 +32,6 @@ class ProgramStream {
   void order_before_current() const;
   /// Orders the work on the calling thread's current stream before later work on this one.
   void order_after_current() const;
-  /// Whether the GPU has done all work on this stream.
-  bool is_idle() const;
   /// Lets work that is on this stream when the memory is freed still use it.
   void keep(const c10::DataPtr& memory) const;
 
