@@ -13,9 +13,9 @@
 
 namespace kolo::c10d_backend {
 
-/// The stream on which an operation runs, and on which its results are copied, beside the program's.
-/// On the CPU there is none, and all functions do nothing. Extras see no internals of Kolo, which
-/// has such a class.
+/// The stream on which an operation runs, and on which its results are copied, beside the
+/// program's. On the CPU there is none, and all functions do nothing. Extras see no internals of
+/// Kolo, which has such a class.
 class OperationStream {
  public:
   OperationStream() = default;
