@@ -19,6 +19,7 @@
 #include "kolo/torch/grad_scaler.hpp"
 #include "kolo/torch/model_dtype.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/shared_tensor.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "kolo/torch/training_report.hpp"

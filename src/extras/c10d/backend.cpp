@@ -378,8 +378,6 @@ class Backend final : public c10d::Backend {
                                .works = *std::exchange(coalesced_, std::nullopt)};
     for (const auto& work : parts.works) {
       for (const at::Tensor& tensor : work->result()) parts.outputs.push_back(tensor);
-    }
-    for (const auto& work : parts.works) {
       if (work->stream().handle() != nullptr) parts.stream = work->stream();
     }
     return make_work(std::move(parts));

@@ -129,8 +129,8 @@ at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
   return use(at::empty({count}, tensors.front().options().requires_grad(false)));
 }
 
-const OperationStream& Memory::stream() {
-  if (!stream_) stream_ = OperationStream::beside_current(device_.value_or(at::kCPU));
+const ProgramStream& Memory::stream() {
+  if (!stream_) stream_ = ProgramStream::beside_current(device_.value_or(at::kCPU));
   return *stream_;
 }
 

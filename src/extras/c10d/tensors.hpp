@@ -9,8 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "extras/c10d/stream.hpp"
 #include "kolo/tensor_view.hpp"
+#include "kolo/torch/program_stream.hpp"
 
 namespace kolo::c10d_backend {
 
@@ -55,7 +55,7 @@ class Memory {
   const Copies& copies() const { return copies_; }
   /// The operation's stream, beside the program's, whose kernels need not wait for the ranks. What
   /// the program has put on its own until the first call runs before what is put on this one.
-  const OperationStream& stream();
+  const ProgramStream& stream();
 
  private:
   void require_usable(const at::Tensor& tensor);
@@ -68,7 +68,7 @@ class Memory {
       std::make_shared<std::vector<at::Tensor>>();
   Copies copies_;
   std::optional<at::Device> device_;
-  std::optional<OperationStream> stream_;
+  std::optional<ProgramStream> stream_;
 };
 
 }  // namespace kolo::c10d_backend

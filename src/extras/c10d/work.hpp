@@ -18,10 +18,10 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "extras/c10d/stream.hpp"
 #include "extras/c10d/tensors.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/handle.hpp"
+#include "kolo/torch/program_stream.hpp"
 
 namespace kolo::c10d_backend {
 
@@ -42,7 +42,7 @@ class OperationWork final : public c10d::Work {
     /// to copy is copied.
     std::function<void()> finish{};
     Copies copies{};
-    OperationStream stream{};  ///< of the operations, on which results are copied, too
+    ProgramStream stream{};  ///< of the operations, on which results are copied, too
     /// On a GPU: what they use, let go once the program's work is ordered after theirs, since a
     /// host that runs ahead of its GPU would otherwise hold the memory of many operations.
     std::shared_ptr<std::vector<at::Tensor>> memory{};
@@ -60,7 +60,7 @@ class OperationWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return parts_.sequence; }
-  const OperationStream& stream() const { return parts_.stream; }
+  const ProgramStream& stream() const { return parts_.stream; }
 
  private:
   friend class FutureThread;

@@ -20,13 +20,13 @@
 #include "kolo/handle.hpp"
 #include "kolo/torch/bucket_hook.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/tensor_handle.hpp"
 #include "train/buckets/bucket_plan.hpp"
 #include "train/buckets/gradient_buckets.hpp"
 #include "train/gradients/residuals.hpp"
 #include "train/sharding/gathered_units.hpp"
 #include "train/sharding/parameter_shards.hpp"
-#include "train/tensors/program_stream.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::train {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "kolo/error.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/program_stream.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {

@@ -17,11 +17,11 @@
 #include "comm/shared_memory.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "runtime/api/collectives.hpp"
 #include "runtime/engine/engine.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/sharding/parameter_memory.hpp"
-#include "train/tensors/program_stream.hpp"
 #include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/tensors/tensor_memory.hpp"
 

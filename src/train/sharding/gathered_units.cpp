@@ -13,9 +13,9 @@
 #include "base/text.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "runtime/api/collectives.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/program_stream.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {

@@ -22,8 +22,8 @@
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
 #include "kolo/tensor_view.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "train/buckets/bucket_plan.hpp"
-#include "train/tensors/program_stream.hpp"
 
 namespace kolo::train {
 

@@ -1,4 +1,5 @@
-#include "train/tensors/program_stream.hpp"
+
+#include "kolo/torch/program_stream.hpp"
 
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
@@ -9,7 +10,7 @@
 
 #include "comm/gpu/gpu.hpp"
 
-namespace kolo::train {
+namespace kolo {
 namespace {
 
 /// LibTorch's allocator keeps what it once had, and Kolo allocates from CUDA. Here, since all
@@ -59,9 +60,13 @@ void ProgramStream::order_after_current() const {
   if (stream_) order(current(), *stream_);
 }
 
+bool ProgramStream::is_idle() const {
+  return !stream_ || c10::impl::VirtualGuardImpl(stream_->device_type()).queryStream(*stream_);
+}
+
 void ProgramStream::keep(const c10::DataPtr& memory) const {
   if (!stream_) return;
   c10::impl::VirtualGuardImpl(stream_->device_type()).recordDataPtrOnStream(memory, *stream_);
 }
 
-}  // namespace kolo::train
+}  // namespace kolo

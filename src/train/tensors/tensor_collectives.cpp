@@ -277,7 +277,7 @@ using Received = std::shared_ptr<AlltoallResult>;
 /// Allocates the tensor for the rows that arrive, on the submitting thread's stream.
 AllocateRows allocate_in(Received place, const at::Tensor& input) {
   return [place = std::move(place), shape = input.sizes().vec(), options = input.options(),
-          stream = train::ProgramStream::current(input.device())](
+          stream = ProgramStream::current(input.device())](
              const std::vector<std::int64_t>& rows) mutable -> void* {
     const auto guard = stream.make_current();
     place->received_splits = rows;
@@ -517,7 +517,7 @@ std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& optio
 void add_gather(Operation& operation, const at::Tensor& input,
                 const std::shared_ptr<at::Tensor>& output) {
   const AllocateRows allocate = [output, shape = input.sizes().vec(), options = input.options(),
-                                 stream = train::ProgramStream::current(input.device())](
+                                 stream = ProgramStream::current(input.device())](
                                     const std::vector<std::int64_t>& rows) mutable {
     const auto guard = stream.make_current();
     shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});

@@ -11,10 +11,10 @@
 #include "kolo/algorithm.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/tensor_handle.hpp"
 #include "runtime/api/collectives.hpp"
 #include "train/tensors/graph_node.hpp"
-#include "train/tensors/program_stream.hpp"
 
 namespace kolo::train {
 

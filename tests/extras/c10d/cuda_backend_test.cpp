@@ -5,10 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -21,28 +19,12 @@
 #include "kolo/extras/c10d_backend.hpp"
 #include "support/errors.hpp"
 #include "train/cuda/fake_cuda_fixture.hpp"
+#include "train/cuda/rank_values.hpp"
 
 namespace kolo::test::cuda_c10d_test {
 
 using Tensors = std::vector<at::Tensor>;
 using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
-
-/// The input of rank `of_rank`: [rows, 3], all elements different.
-at::Tensor values(const CudaRank& rank, std::int64_t rows, int of_rank) {
-  return at::arange(rows * 3, rank.options()).view({rows, 3}).add(100.0 * of_rank);
-}
-
-/// The sum of `values` over all ranks.
-at::Tensor sum_of_values(const CudaRank& rank, std::int64_t rows) {
-  at::Tensor sum = at::zeros({rows, 3}, rank.options());
-  for (int other = 0; other < rank.size(); ++other) sum += values(rank, rows, other);
-  return sum;
-}
-
-void expect_same(const at::Tensor& got, const at::Tensor& expected) {
-  EXPECT_EQ(got.device(), expected.device());
-  EXPECT_TRUE(at::equal(got.cpu(), expected.cpu())) << got.cpu() << expected.cpu();
-}
 
 class CudaC10dTest : public testing::TestWithParam<int> {
  protected:

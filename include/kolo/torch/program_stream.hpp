@@ -9,10 +9,13 @@
 
 #include "kolo/error.hpp"
 
-namespace kolo::train {
+#pragma GCC visibility push(default)
+namespace kolo {
 
-/// The stream on which the program produces an operation's tensors and uses its results. On the CPU
-/// there is none, and all functions do nothing.
+/// The stream on which the program produces an operation's tensors and uses its results, for
+/// operations on views of CUDA tensors: `{.stream = ProgramStream::current(x.device()).handle()}`.
+/// Those on tensors (kolo/torch/tensor_collectives.hpp) find it by themselves. On the CPU there is
+/// none, and all functions do nothing.
 class ProgramStream {
  public:
   ProgramStream() = default;
@@ -32,6 +35,8 @@ class ProgramStream {
   void order_before_current() const;
   /// Orders the work on the calling thread's current stream before later work on this one.
   void order_after_current() const;
+  /// Whether the GPU has done all work on this stream.
+  bool is_idle() const;
   /// Lets work that is on this stream when the memory is freed still use it.
   void keep(const c10::DataPtr& memory) const;
 
@@ -54,4 +59,5 @@ class ProgramStream {
   std::optional<c10::Stream> stream_;
 };
 
-}  // namespace kolo::train
+}  // namespace kolo
+#pragma GCC visibility pop
