@@ -605,6 +605,8 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   const auto text = [](const auto& call) { return text_thrown_by<InvalidArgument>(call); };
   Tensors two{at::ones({2}), at::ones({2})};
   expect_contains(text([&] { group_->allreduce(two); }), "there are 2 tensors. Pass one");
+  Tensors nothing;
+  expect_contains(text([&] { group_->allreduce_coalesced(nothing); }), "there are no tensors");
   Tensors sparse{at::ones({2, 2}).to_sparse()};
   expect_contains(text([&] { group_->broadcast(sparse); }), "to_dense()");
   expect_contains(text([&] { group_->allreduce(sparse, {.reduceOp = Op::MAX}); }),
