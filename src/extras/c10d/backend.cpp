@@ -503,7 +503,8 @@ class Backend final : public c10d::Backend {
 
   WorkPointer reduce_all(const Tensors& tensors, const c10d::AllreduceOptions& options,
                          OpType type) {
-    if (tensors.empty()) throw InvalidArgument("allreduce: there are no tensors. Pass at least one.");
+    if (tensors.empty())
+      throw InvalidArgument("allreduce: there are no tensors. Pass at least one.");
     Memory memory("allreduce");
     std::vector<InputOutput> pairs;
     for (const at::Tensor& tensor : tensors) {

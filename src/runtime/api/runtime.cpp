@@ -446,7 +446,8 @@ insight::Insight& Runtime::insight() const { return parts_->insight(); }
 Runtime& Runtime::current() {
   Runtime* const current = thread_current != nullptr ? thread_current : process_current.load();
   if (current == nullptr) {
-    throw InvalidArgument("Kolo has not been started: call init(), or in C++ make a kolo::Runtime.");
+    throw InvalidArgument(
+        "Kolo has not been started: call init(), or in C++ make a kolo::Runtime.");
   }
   return *current;
 }
