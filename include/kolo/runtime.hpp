@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -133,13 +134,15 @@ class Runtime {
   ///
   /// @param ranks this rank among them
   /// @param store shared by the members; used until the call returns
+  /// @param timeout until all members have called it; default: KOLO_TIMEOUT
   /// @throws MismatchError, on all members, if `matching` differs
   /// @throws ShutdownError if a member has shut Kolo down instead
-  /// @throws TimeoutError after KOLO_TIMEOUT, as where lists differ: members that wait for one
+  /// @throws TimeoutError after `timeout`, as where lists differ: members that wait for one
   ///   another under different names. No further set of these ranks can be made then, since members
   ///   may differ in how many they have made. Whatever `store` throws
   ProcessSet& add_process_set(std::vector<int> ranks, Store& store,
-                              Matching matching = Matching::ByName);
+                              Matching matching = Matching::ByName,
+                              std::optional<std::chrono::nanoseconds> timeout = {});
   /// Closes a process set: its pending operations end with ShutdownError, and it accepts no more.
   /// What it holds is freed: shared memory, a thread, and later the object itself, unless the
   /// program keeps its shared_from_this(). Collective over the world, or over the members if they
@@ -187,7 +190,8 @@ bool is_homogeneous();
 
 ProcessSet& add_process_set(std::vector<int> ranks, Matching matching = Matching::ByName);
 ProcessSet& add_process_set(std::vector<int> ranks, Store& store,
-                            Matching matching = Matching::ByName);
+                            Matching matching = Matching::ByName,
+                            std::optional<std::chrono::nanoseconds> timeout = {});
 void remove_process_set(ProcessSet& set);
 
 /// A Runtime that the process owns, for programs that keep no object: `init` constructs it (further

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -158,11 +159,17 @@ class Runtime::Parts {
     }
   }
 
-  /// Makes a set of which only its members, sorted, know.
-  ProcessSet& add_own_set(const std::vector<int>& ranks, Store& store, Matching matching) {
+  /// Ranks that make a set of which nobody else knows.
+  struct Members {
+    std::vector<int> ranks;  ///< sorted
+    Store& store;
+    Deadline deadline;
+  };
+
+  ProcessSet& add_own_set(const Members& members, Matching matching) {
     const Lock lock(own_sets_lock_);
-    last_own_number_ = agree_on_number(ranks, store, matching);
-    return add_set(-last_own_number_, ranks, matching);
+    last_own_number_ = agree_on_number(members, matching);
+    return add_set(-last_own_number_, members.ranks, matching);
   }
 
   void remove_set(const ProcessSet& set) {
@@ -190,8 +197,8 @@ class Runtime::Parts {
 
  private:
   /// The largest next number of all members: no other set of any of them has it.
-  int agree_on_number(const std::vector<int>& ranks, Store& store, Matching matching)
-      KOLO_REQUIRES(own_sets_lock_) {
+  int agree_on_number(const Members& members, Matching matching) KOLO_REQUIRES(own_sets_lock_) {
+    const auto& [ranks, store, deadline] = members;
     // The store keeps the keys of sets that were removed.
     const std::string name = runtime::list_of_ranks(ranks);
     const std::string prefix = "kolo/" + name + "/" + std::to_string(++own_sets_of_[ranks]) + "/";
@@ -201,13 +208,13 @@ class Runtime::Parts {
     const int own = topology().rank;
     if (own != ranks.front()) {
       store.set(prefix + std::to_string(own), std::to_string(last_own_number_ + 1) + " " + what);
-      return number_in(get(store, answer_key, ranks, ranks.front()));
+      return number_in(get(members, answer_key, ranks.front()));
     }
     int number = last_own_number_ + 1;
     std::string problem;
     for (const int rank : ranks) {
       if (rank == own) continue;
-      const std::string text = get(store, prefix + std::to_string(rank), ranks, rank);
+      const std::string text = get(members, prefix + std::to_string(rank), rank);
       const std::size_t space = text.find(' ');
       number = std::max(number, leading_number(text));
       if (space == std::string::npos || text.substr(space + 1) != what) {
@@ -228,11 +235,11 @@ class Runtime::Parts {
   }
 
   /// The value that `rank` sets. Throws PeerLostError if a member is lost, TimeoutError.
-  std::string get(Store& store, const std::string& key, const std::vector<int>& ranks, int rank) {
+  std::string get(const Members& members, const std::string& key, int rank) {
+    const auto& [ranks, store, deadline] = members;
     constexpr std::chrono::milliseconds kSlice{100};
     const std::string what =
         "add_process_set " + runtime::list_of_ranks(ranks) + " through a Store: ";
-    const auto deadline = Deadline::after(config_.timeout);
     for (;;) {
       if (std::optional<std::string> value = store.get(key, kSlice)) return *value;
       if (const auto loss = world_engine()->loss();
@@ -247,8 +254,8 @@ class Runtime::Parts {
       if (deadline.has_passed()) {
         throw TimeoutError(
             what + "rank " + std::to_string(rank) + " did not set \"" + key +
-            "\" within KOLO_TIMEOUT. Call it on all members, with the same ranks and one "
-            "store.");
+            "\" in time. Call it on all members, with the same ranks and one store, or raise the "
+            "timeout (KOLO_TIMEOUT, or the one of the call).");
       }
       if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
     }
@@ -381,7 +388,8 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Matching matching) 
   return parts_->add_set(operation->process_set_number, ranks, matching);
 }
 
-ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Store& store, Matching matching) {
+ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Store& store, Matching matching,
+                                     std::optional<std::chrono::nanoseconds> timeout) {
   std::sort(ranks.begin(), ranks.end());
   if (const std::string problem = runtime::problem_with_members(ranks, size()); !problem.empty()) {
     throw InvalidArgument("add_process_set through a Store: " + problem);
@@ -391,7 +399,8 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Store& store, Match
                           " is not among " + runtime::list_of_ranks(ranks) +
                           ". Call it on members only.");
   }
-  return parts_->add_own_set(ranks, store, matching);
+  const auto deadline = Deadline::after(timeout.value_or(config().timeout));
+  return parts_->add_own_set({std::move(ranks), store, deadline}, matching);
 }
 
 void Runtime::remove_process_set(ProcessSet& set) {
@@ -467,8 +476,9 @@ bool is_homogeneous() { return Runtime::current().is_homogeneous(); }
 ProcessSet& add_process_set(std::vector<int> ranks, Matching matching) {
   return Runtime::current().add_process_set(std::move(ranks), matching);
 }
-ProcessSet& add_process_set(std::vector<int> ranks, Store& store, Matching matching) {
-  return Runtime::current().add_process_set(std::move(ranks), store, matching);
+ProcessSet& add_process_set(std::vector<int> ranks, Store& store, Matching matching,
+                            std::optional<std::chrono::nanoseconds> timeout) {
+  return Runtime::current().add_process_set(std::move(ranks), store, matching, timeout);
 }
 void remove_process_set(ProcessSet& set) { Runtime::current().remove_process_set(set); }
 

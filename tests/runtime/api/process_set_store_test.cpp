@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -121,16 +122,20 @@ TEST(ProcessSetStoreErrorTest, DifferentMatching_IsAMismatchOnAllMembers) {
 }
 
 TEST(ProcessSetStoreErrorTest, AMemberThatDoesNotCome_IsNamed) {
-  MemoryStore store;
-  Setting setting{.size = 3};
-  setting.config.timeout = 300ms;
-  run_runtimes(setting, [&](Runtime& runtime) {
-    if (runtime.rank() == 2) return std::this_thread::sleep_for(600ms);
-    const std::string text =
-        text_thrown_by<TimeoutError>([&] { runtime.add_process_set({0, 1, 2}, store); });
-    expect_contains(text, "rank " + std::to_string(runtime.rank() == 0 ? 2 : 0) + " did not set");
-    expect_contains(text, "{0, 1, 2}");
-  });
+  for (const bool is_of_call : {false, true}) {
+    MemoryStore store;
+    Setting setting{.size = 3};
+    setting.config.timeout = is_of_call ? 1h : 300ms;
+    run_runtimes(setting, [&](Runtime& runtime) {
+      if (runtime.rank() == 2) return std::this_thread::sleep_for(600ms);
+      const std::string text = text_thrown_by<TimeoutError>([&] {
+        runtime.add_process_set({0, 1, 2}, store, Matching::ByName,
+                                is_of_call ? std::optional(300ms) : std::nullopt);
+      });
+      expect_contains(text, "rank " + std::to_string(runtime.rank() == 0 ? 2 : 0) + " did not set");
+      expect_contains(text, "{0, 1, 2}");
+    });
+  }
 }
 
 TEST(ProcessSetStoreErrorTest, AMemberThatDies_IsALoss) {
