@@ -35,6 +35,8 @@ class ProgramStream {
   void order_before_current() const;
   /// Orders the work on the calling thread's current stream before later work on this one.
   void order_after_current() const;
+  /// Whether it is the calling thread's current stream.
+  bool is_current() const { return !stream_ || *stream_ == current(); }
   /// Whether the GPU has done all work on this stream.
   bool is_idle() const;
   /// Lets work that is on this stream when the memory is freed still use it.

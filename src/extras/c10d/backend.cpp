@@ -99,6 +99,8 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "kolo"; }
   void setSequenceNumberForGroup() override {}  // operations are counted from the start
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  /// A parent's weak reference keeps the object.
+  void release_resources() override { futures_.reset(); }
   void shutdown() override {
     const auto set = std::exchange(set_, nullptr);
     try {
@@ -183,7 +185,7 @@ class Backend final : public c10d::Backend {
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     Memory memory("reduce");
     const at::Tensor& tensor = the_only(tensors, "reduce");
-    const bool is_root = options.rootRank == rank_;
+    const bool is_root = world_rank(options.rootRank) == world_rank(rank_);
     const at::Tensor used = is_root ? memory.in_place(tensor) : memory.input(tensor);
     // Other ranks' tensors stay as they are.
     const at::Tensor result = is_root ? used : memory.unread(used);
@@ -286,7 +288,8 @@ class Backend final : public c10d::Backend {
                      .title = "kolo:all_to_all",
                      .inputs = {input},
                      .outputs = {output}},
-                    room, received, memory.input(input), sent, memory, options.timeout);
+                    room, received, memory.input(input.is_alias_of(output) ? input.clone() : input),
+                    sent, memory, options.timeout);
   }
 
   WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
@@ -318,7 +321,7 @@ class Backend final : public c10d::Backend {
     }
     require_lists(outputs, "gather");
     parts.outputs = outputs.front();
-    copy_own(outputs.front()[static_cast<std::size_t>(rank_)], input);
+    memory.copy(input, outputs.front()[static_cast<std::size_t>(rank_)]);
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor room = memory.output(outputs.front()[static_cast<std::size_t>(other)]);
@@ -341,7 +344,7 @@ class Backend final : public c10d::Backend {
     }
     require_lists(inputs, "scatter");
     parts.inputs = inputs.front();
-    copy_own(output, inputs.front()[static_cast<std::size_t>(rank_)]);
+    memory.copy(inputs.front()[static_cast<std::size_t>(rank_)], output);
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       const at::Tensor input = memory.input(inputs.front()[static_cast<std::size_t>(other)]);
@@ -437,7 +440,8 @@ class Backend final : public c10d::Backend {
   }
 
   milliseconds deadline_of(milliseconds timeout) const {
-    return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+    const milliseconds set = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+    return std::min<milliseconds>(set, kForEver);
   }
 
   template <class Options>
@@ -472,16 +476,11 @@ class Backend final : public c10d::Backend {
     return handles;
   }
 
-  /// This rank's own part of a gather or a scatter.
-  static void copy_own(const at::Tensor& to, const at::Tensor& from) {
-    const at::NoGradGuard no_grad;
-    to.copy_(from.reshape(to.sizes()));
-  }
-
   WorkPointer make_work(OperationWork::Parts parts, Memory* memory = nullptr) {
     if (memory != nullptr) {
       parts.copies = memory->copies();
       parts.stream = memory->stream();
+      parts.program = memory->program();
       if (parts.stream.handle() != nullptr) parts.memory = memory->owner();
     }
     parts.sequence = ++sequence_;
@@ -508,6 +507,10 @@ class Backend final : public c10d::Backend {
     Memory memory("allreduce");
     std::vector<InputOutput> pairs;
     for (const at::Tensor& tensor : tensors) {
+      if ((tensor.scalar_type() == at::kBool) != (tensors.front().scalar_type() == at::kBool)) {
+        throw InvalidArgument(
+            "allreduce: some tensors are of Bool, others are not. Reduce them separately.");
+      }
       const TensorView view = view_to_reduce(memory.in_place(tensor), "allreduce");
       pairs.push_back({view, view});
     }
@@ -731,8 +734,8 @@ class Backend final : public c10d::Backend {
   c10::weak_intrusive_ptr<c10d::Backend> last_split_{c10::intrusive_ptr<c10d::Backend>()};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
-  const std::shared_ptr<FutureThread> futures_ =
-      FutureThread::make(set_->runtime().moves_messages_in_background());
+  std::shared_ptr<FutureThreads> futures_ =
+      FutureThreads::make(set_->runtime().moves_messages_in_background());
 };
 
 }  // namespace
@@ -749,8 +752,9 @@ c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
     throw InvalidArgument(
         "the ranks of a process group must ascend, since those of a process set do");
   }
+  timeout = std::min<std::chrono::milliseconds>(timeout, c10d_backend::kForEver);
   c10d_backend::StoreOfC10d of_c10d(store, check);
-  ProcessSet& set = runtime.add_process_set(std::move(ranks), of_c10d, Matching::ByOrder);
+  ProcessSet& set = runtime.add_process_set(std::move(ranks), of_c10d, Matching::ByOrder, timeout);
   return c10::make_intrusive<c10d_backend::Backend>(set, timeout, check);
 }
 

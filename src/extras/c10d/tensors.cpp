@@ -117,6 +117,12 @@ at::Tensor Memory::outputs(const std::vector<at::Tensor>& tensors) {
   return memory;
 }
 
+void Memory::copy(const at::Tensor& from, const at::Tensor& to) {
+  require_usable(from);
+  require_usable(to);
+  copies_.emplace_back(from.reshape(to.sizes()), to);
+}
+
 at::Tensor Memory::unread(const at::Tensor& like) { return use(at::empty_like(like)); }
 
 at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
@@ -130,7 +136,10 @@ at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
 }
 
 const ProgramStream& Memory::stream() {
-  if (!stream_) stream_ = ProgramStream::beside_current(device_.value_or(at::kCPU));
+  if (!stream_) {
+    program_ = ProgramStream::current(device_.value_or(at::kCPU));
+    stream_ = ProgramStream::beside_current(device_.value_or(at::kCPU));
+  }
   return *stream_;
 }
 

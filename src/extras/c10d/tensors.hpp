@@ -47,6 +47,8 @@ class Memory {
   /// The tensors of a list, one after another.
   at::Tensor inputs(const std::vector<at::Tensor>& tensors);
   at::Tensor outputs(const std::vector<at::Tensor>& tensors);
+  /// Gives `to` what `from` has, once the operation has ended.
+  void copy(const at::Tensor& from, const at::Tensor& to);
   /// Room for what nobody reads.
   at::Tensor unread(const at::Tensor& like);
 
@@ -56,6 +58,8 @@ class Memory {
   /// The operation's stream, beside the program's, whose kernels need not wait for the ranks. What
   /// the program has put on its own until the first call runs before what is put on this one.
   const ProgramStream& stream();
+  /// The program's own at that call.
+  const ProgramStream& program() const { return program_; }
 
  private:
   void require_usable(const at::Tensor& tensor);
@@ -69,6 +73,7 @@ class Memory {
   Copies copies_;
   std::optional<at::Device> device_;
   std::optional<ProgramStream> stream_;
+  ProgramStream program_;
 };
 
 }  // namespace kolo::c10d_backend

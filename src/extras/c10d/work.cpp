@@ -12,14 +12,8 @@
 #include "kolo/error.hpp"
 
 namespace kolo::c10d_backend {
-namespace {
 
-constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
-constexpr std::chrono::milliseconds kBetweenChecks{100};
-
-}  // namespace
-
-OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures)
+OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThreads> futures)
     : Work(rank, parts.type, parts.title, parts.inputs),
       parts_(std::move(parts)),
       futures_(std::move(futures)) {}
@@ -92,12 +86,19 @@ bool OperationWork::has_ended() {
          std::ranges::all_of(parts_.works, has_ended) && settle(Clock::now());
 }
 
+bool OperationWork::wait_and_check(Clock::time_point until) {
+  constexpr std::chrono::milliseconds kBetweenChecks{100};
+  while (!wait_until(parts_.check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
+    if (parts_.check) parts_.check();
+    if (Clock::now() >= until) return false;
+  }
+  return true;
+}
+
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   const bool is_bounded = timeout != kNoTimeout && timeout < kForEver;
   const auto until = is_bounded ? Clock::now() + timeout : Clock::time_point::max();
-  while (!wait_until(parts_.check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
-    if (parts_.check) parts_.check();
-    if (Clock::now() < until) continue;
+  if (!wait_and_check(until)) {
     throw TimeoutError(c10d::opTypeToString(retrieveOpType()) + " did not end within the " +
                        std::to_string(timeout.count()) +
                        " ms of Work::wait(). It goes on; wait for it again, or longer.");
@@ -110,15 +111,17 @@ bool OperationWork::wait(std::chrono::milliseconds timeout) {
 
 void OperationWork::release_memory() {
   const std::lock_guard lock(use_);
-  if (parts_.memory != nullptr) std::exchange(parts_.memory, nullptr)->clear();
+  const auto memory = std::exchange(parts_.memory, nullptr);
+  // Otherwise the operation has it until the GPU has run it.
+  if (memory != nullptr && parts_.program.is_current()) memory->clear();
   for (const auto& work : parts_.works) work->release_memory();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::lock_guard lock(future_lock_);
   if (future_) return future_;
-  const std::shared_ptr<FutureThread> futures = futures_.lock();
-  const bool must_wait = futures != nullptr && futures->must_caller_wait();
+  const std::shared_ptr<FutureThreads> futures = futures_.lock();
+  if (futures != nullptr && futures->must_caller_wait()) wait_and_check(Clock::time_point::max());
   if (futures == nullptr && !has_ended()) {
     throw ShutdownError(
         "the future of a work: its process group has been destroyed. Ask for it before that.");
@@ -129,8 +132,7 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   if (on_gpu != parts_.outputs.end()) gpu.push_back(on_gpu->device());
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                      std::move(gpu));
-  if (must_wait || has_ended()) {
-    wait_until(Clock::time_point::max());
+  if (has_ended()) {
     complete(*future_);
   } else {
     futures->expect_one();
@@ -164,41 +166,49 @@ void OperationWork::complete(c10::ivalue::Future& future) {
   }
 }
 
-std::shared_ptr<FutureThread> FutureThread::make(bool can_wait) {
-  // A forked child does not have the thread, and the condition would wait for it to leave.
-  return {new FutureThread(can_wait), [process = ::getpid()](FutureThread* futures) {
-            if (process == ::getpid()) delete futures;
+std::shared_ptr<FutureThreads> FutureThreads::make(bool can_wait) {
+  return {new FutureThreads(can_wait), [process = ::getpid()](FutureThreads* futures) {
+            // A forked child does not have the threads, and the condition would wait for them.
+            if (process != ::getpid()) return;
+            if (futures->is_in_callback()) {  // which alone had the group: no thread joins itself
+              std::thread([futures] { delete futures; }).detach();
+            } else {
+              delete futures;
+            }
           }};
 }
 
-FutureThread::~FutureThread() {
-  if (!thread_.joinable()) return;
+FutureThreads::~FutureThreads() {
   {
     const std::lock_guard lock(lock_);
     is_stopping_ = true;
   }
-  changed_.notify_one();
-  thread_.join();
+  changed_.notify_all();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
-void FutureThread::expect_one() {
+void FutureThreads::expect_one() {
   const std::lock_guard lock(lock_);
   ++expected_;
-  if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  if (threads_.front().joinable()) return;
+  for (std::thread& thread : threads_) thread = std::thread([this] { loop(); });
 }
 
-void FutureThread::add(c10::intrusive_ptr<OperationWork> work) {
+void FutureThreads::add(c10::intrusive_ptr<OperationWork> work) {
   const std::lock_guard lock(lock_);
   works_.push_back(std::move(work));
-  changed_.notify_one();  // under the lock: the thread may end with this work
+  changed_.notify_one();  // under the lock: the threads may end with this work
 }
 
-bool FutureThread::must_caller_wait() {
+bool FutureThreads::is_in_callback() {
   const std::lock_guard lock(lock_);
-  return !can_wait_ || thread_.get_id() == std::this_thread::get_id();
+  return std::ranges::find(threads_, std::this_thread::get_id(), &std::thread::get_id) !=
+         threads_.end();
 }
 
-void FutureThread::loop() {
+void FutureThreads::loop() {
   for (;;) {
     c10::intrusive_ptr<OperationWork> work;
     {
@@ -207,7 +217,7 @@ void FutureThread::loop() {
       if (works_.empty()) return;
       work = std::move(works_.front());
       works_.pop_front();
-      --expected_;
+      if (--expected_ == 0 && is_stopping_) changed_.notify_all();
     }
     work->wait_until(OperationWork::Clock::time_point::max());
     work->complete(*work->future_);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -9,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -25,7 +25,9 @@
 
 namespace kolo::c10d_backend {
 
-class FutureThread;
+constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
+
+class FutureThreads;
 
 /// Operations of Kolo as one work of c10d.
 class OperationWork final : public c10d::Work {
@@ -42,16 +44,17 @@ class OperationWork final : public c10d::Work {
     /// to copy is copied.
     std::function<void()> finish{};
     Copies copies{};
-    ProgramStream stream{};  ///< of the operations, on which results are copied, too
-    /// On a GPU: what they use, let go once the program's work is ordered after theirs, since a
+    ProgramStream stream{};   ///< of the operations, on which results are copied, too
+    ProgramStream program{};  ///< that was current at the call
+    /// On a GPU: what they use, let go once the work on `program` is ordered after theirs, since a
     /// host that runs ahead of its GPU would otherwise hold the memory of many operations.
     std::shared_ptr<std::vector<at::Tensor>> memory{};
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
     extras::InterruptCheck check = nullptr;
   };
 
-  /// @param futures the backend's; weak, since its thread may destroy the last work
-  OperationWork(int rank, Parts parts, std::weak_ptr<FutureThread> futures);
+  /// @param futures the backend's; weak, since its threads may destroy the last work
+  OperationWork(int rank, Parts parts, std::weak_ptr<FutureThreads> futures);
 
   bool isCompleted() override;
   int sourceRank() const override { return parts_.sender ? *parts_.sender : -1; }
@@ -63,7 +66,7 @@ class OperationWork final : public c10d::Work {
   const ProgramStream& stream() const { return parts_.stream; }
 
  private:
-  friend class FutureThread;
+  friend class FutureThreads;
   using Clock = std::chrono::steady_clock;
 
   bool has_ended();
@@ -71,11 +74,12 @@ class OperationWork final : public c10d::Work {
   void make_results();
   void release_memory();
   bool wait_until(Clock::time_point until);
+  bool wait_and_check(Clock::time_point until);
   void complete(c10::ivalue::Future& future);
   void notify_of_each(std::atomic<int>& left, const std::function<void()>& notice);
 
   Parts parts_;
-  const std::weak_ptr<FutureThread> futures_;
+  const std::weak_ptr<FutureThreads> futures_;
   std::timed_mutex use_;   // one thread at a time may use a handle
   std::size_t ended_ = 0;  // of the handles
   std::exception_ptr error_;
@@ -83,26 +87,28 @@ class OperationWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-/// Completes futures of works. Its thread starts with the first. It makes no progress itself, since
-/// it shares a core with the program, which may compute.
-class FutureThread {
+/// Completes futures of works. Its threads start with the first: two, as Gloo has, since a callback
+/// of one future may wait for another. They make no progress themselves, since they share a core
+/// with the program, which may compute.
+class FutureThreads {
  public:
-  /// @param can_wait whether works end while only this thread waits for them
-  static std::shared_ptr<FutureThread> make(bool can_wait);
-  FutureThread(const FutureThread&) = delete;  // its thread refers to it
-  FutureThread& operator=(const FutureThread&) = delete;
+  /// @param can_wait whether works end while only these threads wait for them
+  static std::shared_ptr<FutureThreads> make(bool can_wait);
+  FutureThreads(const FutureThreads&) = delete;  // its threads refer to it
+  FutureThreads& operator=(const FutureThreads&) = delete;
   /// Waits for the works that it expects.
-  ~FutureThread();
+  ~FutureThreads();
 
   void expect_one();
   /// The operations of a work that it expects have ended. Any thread, inside a step of the engine.
   void add(c10::intrusive_ptr<OperationWork> work);
-  /// Whether works end only if the caller waits for them: it is a callback of a future, or this
-  /// thread cannot.
-  bool must_caller_wait();
+  /// Whether works end only if the caller waits for them: it is a callback of a future, or these
+  /// threads cannot.
+  bool must_caller_wait() { return !can_wait_ || is_in_callback(); }
 
  private:
-  explicit FutureThread(bool can_wait) : can_wait_(can_wait) {}
+  explicit FutureThreads(bool can_wait) : can_wait_(can_wait) {}
+  bool is_in_callback();
   void loop();
 
   const bool can_wait_;
@@ -111,7 +117,7 @@ class FutureThread {
   std::deque<c10::intrusive_ptr<OperationWork>> works_;
   int expected_ = 0;
   bool is_stopping_ = false;
-  std::thread thread_;
+  std::array<std::thread, 2> threads_;
 };
 
 }  // namespace kolo::c10d_backend

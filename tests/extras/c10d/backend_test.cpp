@@ -1,12 +1,16 @@
 // A c10d backend over Kolo: each call does what c10d documents, on every rank, in every world.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -326,6 +330,13 @@ TEST_F(C10dBackendTest, AlltoallInBothForms) {
   }
 }
 
+TEST_F(C10dBackendTest, AlltoallInPlace) {
+  at::Tensor rows = of(rank(), {ranks(), 2});
+  std::vector<std::int64_t> even;
+  group_->alltoall_base(rows, rows, even, even)->wait();
+  for (int r = 0; r < size(); ++r) expect_equal(rows[r], of(r, {ranks(), 2})[rank()]);
+}
+
 TEST_F(C10dBackendTest, GatherAndScatterOfEveryRoot) {
   for (int root = 0; root < size(); ++root) {
     std::vector<Tensors> gathered;
@@ -451,6 +462,53 @@ TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForFutures) {
   expect_equal(future->value().toTensor(), at::full({2}, 10 * size()));
 }
 
+// Of those that were asked for before, too; the message of the second comes last.
+TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForEarlierOnes) {
+  if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
+  const int next = (rank() + 1) % size();
+  const int previous = (rank() + size() - 1) % size();
+  Tensors first{at::zeros({3})};
+  Tensors second{at::zeros({3})};
+  const auto of_second = group_->recv(second, previous, 2)->getFuture();
+  const auto both = group_->recv(first, previous, 1)
+                        ->getFuture()
+                        ->then(
+                            [&](c10::ivalue::Future&) {
+                              of_second->waitAndThrow();
+                              return c10::IValue(first[0] + second[0]);
+                            },
+                            c10::TensorType::get());
+  barrier();
+  for (const int tag : {1, 2}) {
+    Tensors sent{of(rank() + tag, {3})};
+    group_->send(sent, next, tag)->wait();
+    barrier();
+  }
+  both->waitAndThrow();
+  expect_equal(both->value().toTensor(), of(previous + 1, {3}) + of(previous + 2, {3}));
+}
+
+// As of a Python program whose callback alone still has the group.
+TEST_F(C10dBackendTest, AGroupMayEndInACallback) {
+  if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
+  if (size() == 1) GTEST_SKIP() << "nobody else sends the message";
+  BackendPointer group = make("ends in a callback", all_ranks());
+  std::atomic<bool> has_ended = rank() != 0;
+  const auto note_end = [&](void*) { has_ended = true; };
+  Tensors tensors{of(rank(), {3})};
+  if (rank() == 0) {
+    group->recv(tensors, 1, 0)
+        ->getFuture()
+        ->addCallback([after = std::shared_ptr<void>(nullptr, note_end),
+                       group = std::move(group)](c10::ivalue::Future&) {});
+    EXPECT_FALSE(has_ended);
+  }
+  barrier();
+  if (rank() == 1) group->send(tensors, 0, 0)->wait();
+  while (!has_ended) std::this_thread::yield();
+  if (rank() == 0) expect_equal(tensors[0], of(1, {3}));
+}
+
 // A receive whose message comes last.
 TEST_F(C10dBackendTest, FuturesDoNotWaitForOneAnother) {
   if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
@@ -546,6 +604,19 @@ TEST_F(C10dBackendTest, WorksThatWaitInVainGoOn) {
   expect_equal(tensors[0], sum);
 }
 
+TEST_F(C10dBackendTest, TimeoutsMayBeOfAnyLength) {
+  const BackendPointer group = extras::make_c10d_backend(
+      runtime_, c10::make_intrusive<c10d::PrefixStore>("for ever", store_), all_ranks(),
+      std::chrono::milliseconds::max());
+  for (const auto timeout : {c10d::kUnsetTimeout, std::chrono::milliseconds::max()}) {
+    if (is_last()) std::this_thread::sleep_for(50ms);
+    Tensors tensors{at::ones({2})};
+    group->allreduce(tensors, {.timeout = timeout})->wait();
+    expect_equal(tensors[0], at::full({2}, static_cast<double>(size())));
+  }
+  group->shutdown();
+}
+
 TEST_F(C10dBackendTest, AnInterruptEndsTheWaitAlone) {
   if (size() == 1) GTEST_SKIP() << "one rank waits for nobody";
   static bool is_interrupted = false;
@@ -605,6 +676,8 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   const auto text = [](const auto& call) { return text_thrown_by<InvalidArgument>(call); };
   Tensors two{at::ones({2}), at::ones({2})};
   expect_contains(text([&] { group_->allreduce(two); }), "there are 2 tensors. Pass one");
+  Tensors mixed{at::ones({2}, at::kBool), at::ones({2})};
+  expect_contains(text([&] { group_->allreduce_coalesced(mixed); }), "Reduce them separately");
   Tensors nothing;
   expect_contains(text([&] { group_->allreduce_coalesced(nothing); }), "there are no tensors");
   Tensors sparse{at::ones({2, 2}).to_sparse()};
@@ -634,6 +707,7 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
   c10d::BroadcastOptions options;
   options.rootRank = size();
   expect_contains(text([&] { group_->broadcast(ints, options); }), "is not in the process group");
+  expect_contains(text([&] { group_->reduce(ints, {.rootRank = -1}); }), "rank -1 is not in the");
   if (size() > 1) {
     EXPECT_THROW(make("descends", {1, 0}), InvalidArgument);
   }

@@ -172,6 +172,48 @@ TEST_P(CudaC10dTest, CoalescedWorksEndTogether) {
   });
 }
 
+// Memory that the program's stream may use again, while the operation's still reads it.
+TEST_P(CudaC10dTest, MemoryOutlivesAWaitOnAnotherStream) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    const int size = rank.size();
+    Tensors own{at::empty({2, 3}, rank.options())};
+    std::vector<Tensors> summands(1);
+    for (int i = 0; i < size; ++i) {
+      summands[0].push_back(values(rank, size, rank.rank()).narrow(0, i, 1).expand({2, 3}));
+    }
+    auto work = group.reduce_scatter(own, summands);
+    const c10::Stream user = new_stream(rank);
+    {
+      const c10::StreamGuard guard(user);
+      work->wait();
+    }
+    work.reset();
+    EXPECT_EQ(rank.host_syncs(), 0);
+    const c10::StreamGuard guard(user);
+    expect_same(own[0], sum_of_values(rank, size).narrow(0, rank.rank(), 1).expand({2, 3}));
+  });
+}
+
+TEST_P(CudaC10dTest, GatheredTensorsAreReadyForKernelsAfterWait) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors input{values(rank, 2, rank.rank())};
+    std::vector<Tensors> outputs;
+    if (rank.rank() == 0) {
+      outputs.emplace_back();
+      for (int i = 0; i < rank.size(); ++i) outputs[0].push_back(at::zeros({2, 3}, rank.options()));
+    }
+    const auto work = group.gather(outputs, input, {.rootRank = 0});
+    const c10::Stream user = new_stream(rank);
+    const c10::StreamGuard guard(user);
+    work->wait();
+    if (rank.rank() != 0) return;
+    for (int other = 0; other < rank.size(); ++other) {
+      const at::Tensor twice = outputs[0][static_cast<std::size_t>(other)].mul(2.0);
+      expect_same(twice, values(rank, 2, other).mul(2.0));
+    }
+  });
+}
+
 TEST_P(CudaC10dTest, MessagesPassThroughTheCpu) {
   on_ranks([](CudaRank& rank, c10d::Backend& group) {
     const int size = rank.size();
