@@ -16,7 +16,7 @@ import torch.distributed
 
 from . import _kolo, _start
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, or by srun
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, as one rank
 
 
 _server = None  # of the store at MASTER_PORT, as long as the process of rank 0
@@ -60,5 +60,5 @@ def _make_backend(options, _):
 torch.distributed.Backend.register_backend(
     "kolo", _make_backend, extended_api=True,
     devices=["cpu", "cuda"] if "NCCL" in _kolo.build_info() else ["cpu"])
-if _start() and any(name in os.environ for name in _LAUNCHED):
+if _start() and (_kolo.size() > 1 or any(name in os.environ for name in _LAUNCHED)):
     _describe_ranks()

@@ -1,6 +1,7 @@
 // What Python sees of Kolo: its calls, as they are.
 #include <chrono>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -45,8 +46,13 @@ int thread_level_of_mpi() {
   return level;
 }
 
-/// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls.
+/// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls. Where
+/// torch asks for a future it keeps Python's lock, for which a step of the engine may wait.
 void check_signals() {
+  if (PyGILState_Check() != 0) {
+    const py::gil_scoped_release unlocked;
+    std::this_thread::yield();
+  }
   if (::gettid() != ::getpid()) return;
   const py::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();

@@ -117,7 +117,8 @@ std::vector<std::string> names_of_options(const py::object& optimizer,
       is_set = is_set || std::ranges::any_of(numbers, [](double number) { return number != 0.0; });
     }
     const bool is_extra = is_in_cpp && !has_word(known->second, name);
-    const bool makes_adamw = name == "decoupled_weight_decay" && known->first == "AdamW";
+    const bool makes_adamw =
+        is_in_cpp && name == "decoupled_weight_decay" && known->first == "AdamW";
     if (!is_number || makes_adamw) continue;
     (is_extra && !is_set ? unfollowed : names).push_back(std::move(name));
   }

@@ -10,30 +10,19 @@
 #include "bindings.hpp"
 
 namespace kolo::python {
-namespace {
-
-std::shared_ptr<SyncBatchNormImpl> make_sync_batch_norm(std::int64_t features, double eps,
-                                                        std::optional<double> momentum, bool affine,
-                                                        bool track_running_stats) {
-  const auto options = torch::nn::BatchNormOptions(features)
-                           .eps(eps)
-                           .momentum(momentum)
-                           .affine(affine)
-                           .track_running_stats(track_running_stats);
-  return std::make_shared<SyncBatchNormImpl>(options);
-}
-
-}  // namespace
-
 void bind_sync_batch_norm(py::module_& module) {
   using MaybeTensor = const std::optional<at::Tensor>&;
   using Norm = SyncBatchNormImpl;
   py::class_<Norm, std::shared_ptr<Norm>>(module, "SyncBatchNorm")
-      .def(py::init(&make_sync_batch_norm))
+      .def(py::init([](std::int64_t features) {
+        return std::make_shared<Norm>(torch::nn::BatchNormOptions(features));
+      }))
       .def(
           "forward",
-          [](Norm& norm, const at::Tensor& input, MaybeTensor weight, MaybeTensor bias,
-             MaybeTensor mean, MaybeTensor variance, MaybeTensor batches) {
+          [](Norm& norm, const at::Tensor& input, double eps, std::optional<double> momentum,
+             bool track_running_stats, MaybeTensor weight, MaybeTensor bias, MaybeTensor mean,
+             MaybeTensor variance, MaybeTensor batches) {
+            norm.options.eps(eps).momentum(momentum).track_running_stats(track_running_stats);
             norm.weight = weight.value_or(at::Tensor());
             norm.bias = bias.value_or(at::Tensor());
             norm.running_mean = mean.value_or(at::Tensor());

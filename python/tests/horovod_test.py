@@ -64,8 +64,7 @@ assert torch.equal(entries.to_dense(), dense)
 
     def test_compression(self):
         self.run_ranks(3, """
-class Halved(hvd.Compression.none):
-    codec = None
+class Halved(hvd.Compression.fp16):
     compress = staticmethod(lambda tensor: (tensor / 2, rank))
     decompress = staticmethod(lambda tensor, context: tensor + context)
 own = torch.tensor([1 + 2.0 ** -11 * rank, 70000.0])
@@ -160,6 +159,8 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == size
 root = size - 1
 received = hvd.broadcast_object({"rank": rank, "text": "x" * rank}, root)
 assert received == {"rank": root, "text": "x" * root}
+add = hvd.broadcast_object(lambda number, more=rank: number + more, root)  # by cloudpickle
+assert add(1) == 1 + root
 assert hvd.allgather_object([rank] * rank) == [[each] * each for each in range(size)]
 model = torch.nn.BatchNorm1d(2)
 with torch.no_grad():
@@ -232,6 +233,12 @@ torch.testing.assert_close(found, expected[first:last])
 torch.testing.assert_close(part.grad, whole.grad[first:last])
 torch.testing.assert_close(hvd.allreduce(synced.weight.grad, op=hvd.Sum), plain.weight.grad)
 torch.testing.assert_close(synced.state_dict(), plain.state_dict())
+for norm in (plain, synced):  # as swa_utils.update_bn
+    norm.reset_running_stats()
+    norm.momentum, norm.eps = 0.3, 0.5
+expected, found = plain(whole), synced(part)
+torch.testing.assert_close(found, expected[first:last])
+torch.testing.assert_close(synced.state_dict(), plain.state_dict())
 again = copy.deepcopy(synced)
 torch.testing.assert_close(again(part), found)
 plain.eval(), again.eval(), plain.load_state_dict(again.state_dict())
@@ -283,7 +290,8 @@ torch.manual_seed(rank)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 sampler = hvd.elastic.ElasticSampler(range(12), seed=1)
-state = hvd.elastic.TorchState(model, optimizer, path=path, sampler=sampler, epoch=0, seen=[], at=0)
+state = hvd.elastic.TorchState(model, optimizer, path=path, sampler=sampler, epoch=0, seen=[], at=0,
+                               last=None)
 resets = []
 state.register_reset_callbacks([lambda: resets.append(state.epoch)])
 
@@ -294,6 +302,7 @@ def train(state):
     weights = hvd.allgather_object([each.item() for each in model.parameters()])
     assert all(each == weights[0] for each in weights)
     assert state.at == (weights[0] if size == 2 else 0)
+    assert state.last == ((1, 1) if size == 2 else None)
     for state.epoch in range(state.epoch, 2):
         for batch, sample in enumerate(torch.utils.data.DataLoader(range(12), sampler=sampler)):
             optimizer.zero_grad()
@@ -304,6 +313,8 @@ def train(state):
             sampler.record_batch(batch, 1)
             state.seen += [(state.epoch, *each) for each in hvd.allgather_object(sample.tolist())]
             state.at = [each.item() for each in model.parameters()]
+            state.last = (state.epoch, batch)
+            state.check_host_updates()
             state.commit()
         sampler.set_epoch(state.epoch + 1)
     return state.epoch
@@ -383,7 +394,8 @@ if __name__ == "__main__":
 
     def test_both_doors_in_one_program(self):
         for order in (("hvd.init()", "import kolo.distributed"),
-                      ("import kolo.distributed", "hvd.init()")):
+                      ("import kolo.distributed", "hvd.init()"),
+                      ("import kolo.distributed", "assert hvd.is_initialized()")):
             self.run_ranks(2, f"""
 import torch
 import torch.distributed as dist
@@ -396,6 +408,11 @@ tensor = torch.tensor([hvd.rank() + 1])
 handle = hvd.allreduce_async(tensor.clone(), op=hvd.Sum, name="one")
 dist.all_reduce(tensor)
 assert tensor.item() == 3 and hvd.synchronize(handle).item() == 3
+weight = torch.zeros(1, requires_grad=True)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], 1.0))
+(weight * (hvd.rank() + 1)).sum().backward()
+optimizer.step()
+assert weight.item() == -1.5 and hvd.global_process_set.size() == 2
 dist.destroy_process_group()
 """, head="")
 

@@ -222,9 +222,10 @@ for compression, bound in ((hvd.Compression.fp16, 1e-4), (hvd.Compression.bf16, 
         difference = (values_of(model) - values_of(wanted)).abs().max().item()
         assert 0 < difference < bound, (compression.codec, shard, difference)
 class Own(hvd.Compression.fp16):
-    codec = None
-expect_error(ValueError, "a class of the program's own", lambda: hvd.DistributedOptimizer(
-    torch.optim.SGD(model.parameters(), 0.1), compression=Own))
+    compress = staticmethod(lambda tensor: (tensor, None))
+for own in (Own, Own()):
+    expect_error(ValueError, "of the program's own", lambda: hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1), compression=own))
 """)
 
     def test_wrapping_keeps_what_schedulers_and_programs_see(self):

@@ -41,7 +41,6 @@ def init(comm=None, process_sets=None):
                               "pass an hvd.ProcessSet of some of them to the operations.")
     if not _start():
         return
-    global_process_set.ranks = list(range(size()))
     for process_set in process_sets if process_sets != "dynamic" and process_sets else ():
         if process_set.process_set_id is None:
             add_process_set(process_set)
@@ -54,10 +53,6 @@ def start_timeline(file_path, mark_cycles=False):
 
 
 def mpi_built():
-    return True
-
-
-def mpi_enabled():
     return True
 
 
@@ -75,4 +70,5 @@ def gloo_built():
     return False
 
 
+mpi_enabled = mpi_built
 gloo_enabled = ddl_built = ccl_built = rocm_built = gloo_built

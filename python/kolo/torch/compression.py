@@ -9,6 +9,10 @@ class Compressor:
 
     codec = None
 
+    def __init_subclass__(cls):
+        if "codec" not in vars(cls) and {"compress", "decompress"} & vars(cls).keys():
+            cls.codec = None  # one that derives from a class with a codec
+
     @staticmethod
     def compress(tensor):
         """Returns the tensor to send, and what decompress() needs."""

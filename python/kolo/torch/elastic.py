@@ -44,8 +44,9 @@ class TorchState:
 
     def __init__(self, model=None, optimizer=None, *, path="elastic-state.pt", **values):
         self._path, self._callbacks = path, []
-        values = {"model": model, "optimizer": optimizer, **values}
-        self._names = [name for name, value in values.items() if value is not None]
+        self.model, self.optimizer = model, optimizer
+        given = [name for name in ("model", "optimizer") if getattr(self, name) is not None]
+        self._names = [*given, *values]
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -64,6 +65,9 @@ class TorchState:
         barrier()
 
     save = commit
+
+    def check_host_updates(self):
+        """Nothing: hosts come and go between restarts."""
 
     def restore(self):
         """Returns to the last commit(). Returns False if there is none."""

@@ -1,9 +1,13 @@
 """Broadcasts of what a program trains, and of Python's objects. All functions are collective."""
 
 import io
-import pickle
 
 import torch
+
+try:
+    import cloudpickle as pickle  # functions and local classes, too, as with Horovod
+except ImportError:
+    import pickle
 
 from .. import InvalidArgument, _kolo
 from .operations import _number_of, _options

@@ -92,16 +92,13 @@ def _reduce(start, tensors, compression, *reduction):
     return [compression.decompress(*each) for each in zip(results, contexts)]
 
 
-# All-reduce: average is the former name of op=Average (True) and op=Sum (False).
-
-
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None,
               prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """Combines tensors of all ranks element by element; every rank gets the result.
 
     op: Average (the default), Sum, Min, Max, Product or Adasum, which runs on any number of ranks
-    and on process sets, too. Means of integers are truncated. prescale_factor multiplies every
-    input, postscale_factor the result.
+    and on process sets, too; average, its former name, is True for Average, False for Sum. Means of
+    integers are truncated. prescale_factor multiplies every input, postscale_factor the result.
     """
     return _reduce(_kolo.allreduce_async, tensor, compression, average, op, prescale_factor,
                    postscale_factor, name, process_set)
@@ -151,9 +148,6 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     return functools.partial(synchronize, handle)
 
 
-# Reduce-scatter
-
-
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
                   process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     """Combines tensors of all ranks as allreduce(), by any op but Adasum, and gives each rank its
@@ -181,9 +175,6 @@ def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=glob
         None, op, prescale_factor, postscale_factor, name, process_set)))
 
 
-# All-gather
-
-
 def allgather_async(tensor, name=None, process_set=global_process_set):
     """Concatenates tensors of all ranks along dimension 0, in which they may differ. A rank that
     has joined has no rows."""
@@ -199,9 +190,6 @@ allgather = _blocking(allgather_async)
 grouped_allgather = _blocking(grouped_allgather_async)
 
 
-# Broadcast
-
-
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """Copies the tensor of root_rank, a rank of the world, to all ranks."""
     return _add(_kolo.broadcast_async(tensor, root_rank, _options(name, process_set)))
@@ -213,9 +201,6 @@ def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_se
 
 broadcast = _blocking(broadcast_async)
 broadcast_ = _blocking(broadcast_async_)
-
-
-# All-to-all
 
 
 class _Alltoall:
@@ -249,9 +234,6 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         raise InvalidArgument(f"alltoall: splits must be integers, but are {splits.dtype}.")
     return _add(_Alltoall(_kolo.alltoall_async(tensor, splits.tolist(),
                                                _options(name, process_set)), splits))
-
-
-# Without tensors
 
 
 def barrier(process_set=global_process_set):

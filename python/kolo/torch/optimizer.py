@@ -281,8 +281,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     if not hasattr(compression, "codec"):
         raise TypeError(f"compression is {compression!r}, not one of hvd.Compression.")
     if compression.codec is None:
-        raise ValueError(f"compression is {compression.__name__}, a class of the program's own: "
-                         "the optimizer compresses in C++. Pass one of Compression.")
+        raise ValueError(f"compression is {compression!r}, of the program's own: the "
+                         "optimizer compresses in C++. Pass one of Compression.")
     if num_groups:
         warnings.warn("num_groups is now called groups.", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups

@@ -35,9 +35,17 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
 
 
+class _World(ProcessSet):
+    def __init__(self):
+        self.process_set_id = 0
+
+    @property
+    def ranks(self):  # Kolo may have been started by kolo.distributed
+        return list(range(_kolo.size()))
+
+
 _added = []
-global_process_set = ProcessSet([])  # hvd.init() knows the ranks
-global_process_set.process_set_id = 0
+global_process_set = _World()
 
 
 def add_process_set(process_set):

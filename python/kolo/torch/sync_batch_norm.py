@@ -21,7 +21,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(input)
         if "_operation" not in self.__dict__:
-            self._operation = _kolo.SyncBatchNorm(self.num_features, self.eps, self.momentum,
-                                                  self.affine, self.track_running_stats)
-        return self._operation.forward(input, self.weight, self.bias, self.running_mean,
-                                       self.running_var, self.num_batches_tracked)
+            self._operation = _kolo.SyncBatchNorm(self.num_features)
+        return self._operation.forward(input, self.eps, self.momentum, self.track_running_stats,
+                                       self.weight, self.bias, self.running_mean, self.running_var,
+                                       self.num_batches_tracked)
