@@ -115,6 +115,7 @@ TEST(EngineEndTest, RemovedSet_HoldsNoMemoryAndNoCommunicator) {
                 EXPECT_GE(set.metrics().bytes_sent, bytes);  // also counts the end itself
                 EXPECT_GT(bytes, 0u);
                 EXPECT_EQ(set.rank(), runtime.rank());
+                barrier();  // a rank that ends closes the world, whose heartbeats end then
               },
               {.nodes = nodes});
   }
