@@ -16,7 +16,7 @@ import torch.distributed
 
 from . import _kolo, _start
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # by mpirun, as one rank
+_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # also a single rank
 
 
 _server = None  # of the store at MASTER_PORT, as long as the process of rank 0

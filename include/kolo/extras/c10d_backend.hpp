@@ -27,7 +27,7 @@ using InterruptCheck = void (*)();
 /// COO tensors too. Gathers, scatters and monitored barriers are messages, which wait for ranks
 /// that call something else until the deadline. What is not here throws what c10d throws.
 ///
-/// Work::wait() makes progress on the calling thread; futures are completed by a thread that the
+/// Work::wait() makes progress on the calling thread; futures are completed by threads that the
 /// backend starts when it is first asked for one. Below MPI_THREAD_SERIALIZED no other thread can
 /// wait for messages: there getFuture() itself waits until the work has ended. Tensors of
 /// Backend::allocateTensor() move without copies between ranks of one node: see

@@ -99,7 +99,7 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "kolo"; }
   void setSequenceNumberForGroup() override {}  // operations are counted from the start
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  /// A parent's weak reference keeps the object.
+  /// The weak reference of the group that it was split from keeps the object, not its threads.
   void release_resources() override { futures_.reset(); }
   void shutdown() override {
     const auto set = std::exchange(set_, nullptr);

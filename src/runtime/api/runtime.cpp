@@ -255,7 +255,7 @@ class Runtime::Parts {
         throw TimeoutError(
             what + "rank " + std::to_string(rank) + " did not set \"" + key +
             "\" in time. Call it on all members, with the same ranks and one store, or raise the "
-            "timeout (KOLO_TIMEOUT, or the one of the call).");
+            "timeout (KOLO_TIMEOUT, or the argument).");
       }
       if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
     }

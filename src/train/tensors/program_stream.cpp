@@ -1,4 +1,3 @@
-
 #include "kolo/torch/program_stream.hpp"
 
 #include <ATen/Context.h>

@@ -462,7 +462,7 @@ TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForFutures) {
   expect_equal(future->value().toTensor(), at::full({2}, 10 * size()));
 }
 
-// Of those that were asked for before, too; the message of the second comes last.
+// Also for futures that the program asked for earlier; here the one whose message comes last.
 TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForEarlierOnes) {
   if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
   const int next = (rank() + 1) % size();

@@ -93,7 +93,7 @@ install_kolo() {
   say "building Kolo's package"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
   CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" pip install "$here/../../../python" \
-    -C cmake.define.KOLO_WITH_CUDA=OFF
+    --config-settings=cmake.define.KOLO_WITH_CUDA=OFF
 }
 
 setup() {
