@@ -202,8 +202,12 @@ class Clocks:
             if not (self._fit(collectives + messages) or self._fit(collectives)):
                 self.text = "left as estimated at the start, since they contradict one another"
 
-    def shift(self, trace, time):
-        """What to add to a time of the trace."""
+    def world_times(self, trace, event):
+        """When the event of the trace began and ended."""
+        return tuple(time + self._shift(trace, time) for time in (event.begin, event.end))
+
+    def _shift(self, trace, time):
+        """What to add to a time of the trace: at an event's end another than at its begin."""
         number = self._number[trace.rank]
         estimate = self._clocks[number].to_world
         last = len(self._knots) - 1
@@ -295,7 +299,10 @@ def merge(options):
             for event in trace.events():
                 values = event.values
                 if values.get("ph") != "M":
-                    values["ts"] = round(event.begin + clocks.shift(trace, event.begin), 3)
+                    begin, end = (round(time, 3) for time in clocks.world_times(trace, event))
+                    values["ts"] = begin
+                    if "dur" in values:
+                        values["dur"] = round(end - begin, 3)
                 if "id" in values:  # of an arrow: unique within the rank
                     values["id"] = f"{trace.rank}.{values['id']}"
                 if event.name == "kolo_rank":
@@ -764,8 +771,7 @@ class Picture:
     def _read(self, trace, clocks):
         for event in trace.events():
             if event.number("step") == self._step and event.kind in ("phase X", *SPANS):
-                shift = clocks.shift(trace, event.begin)
-                event.begin, event.end = event.begin + shift, event.end + shift
+                event.begin, event.end = clocks.world_times(trace, event)
                 yield event
 
     def _bars(self, trace):

@@ -454,6 +454,18 @@ class Merge(Case):
             self.assertAlmostEqual(following - begin, S / 10, delta=3)
         self.assertRegex(self.errors, r"clocks: b by .*-59[0-9]{2}\.")
 
+    def test_a_long_operation_while_clocks_drift(self):
+        """It ends 50 us further on: its end is corrected by what holds then."""
+        files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
+        for number in range(1, 601):
+            for file in files:
+                time = number * S / 10 - (number * 10 if file.rank else 0)
+                begin = time - (S / 2 if number == 300 and file.rank else 0)
+                file.operation(f"allreduce {number}", [begin, begin, begin, time + 20], number)
+        events = self.merged(*files)
+        for number in range(1, 601):
+            self.assert_causal(events, range(2), f"allreduce {number}")
+
     def test_messages_that_were_not_all_recorded(self):
         """Two sends and two receipts, but not of the same messages: the collectives win."""
         files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
