@@ -118,10 +118,11 @@ void OperationWork::release_memory() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
+  const std::shared_ptr<FutureThreads> futures = futures_.lock();
+  // Before the lock: a thread that waits for it may hold Python's, which the check needs.
+  if (futures != nullptr && futures->must_caller_wait()) wait_and_check(Clock::time_point::max());
   const std::lock_guard lock(future_lock_);
   if (future_) return future_;
-  const std::shared_ptr<FutureThreads> futures = futures_.lock();
-  if (futures != nullptr && futures->must_caller_wait()) wait_and_check(Clock::time_point::max());
   if (futures == nullptr && !has_ended()) {
     throw ShutdownError(
         "the future of a work: its process group has been destroyed. Ask for it before that.");
