@@ -28,11 +28,12 @@ if(NOT KOLO_SANITIZE)
   # These fail on purpose, with the expected output.
   kolo_test_executable(mpi_listener_test support/mpi/mpi_listener_test.cpp)
   target_link_libraries(mpi_listener_test PRIVATE kolo_test_mpi_main)
+  # More arguments are the program's.
   function(kolo_add_listener_test test ending output)
     add_test(NAME mpi_listener.${test}
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py"
         ${ending} "${output}" ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3
-        $<TARGET_FILE:mpi_listener_test> --longest-test=3 --gtest_filter=*.${test})
+        $<TARGET_FILE:mpi_listener_test> ${ARGN} --gtest_filter=*.${test})
     kolo_set_mpirun_properties(mpi_listener.${test} 3 60)
   endfunction()
   kolo_add_listener_test(FailsOnOneRank fails
@@ -41,5 +42,5 @@ if(NOT KOLO_SANITIZE)
   kolo_add_listener_test(SkipsOnOneRank fails "skipped on some ranks only")
   kolo_add_listener_test(SkipsTogether succeeds "rank 2: the last rank cannot\n.*1 test, listed")
   kolo_add_listener_test(Hangs fails
-    "rank [0-2]/3. watchdog: MpiListenerTest.Hangs has run for more than 3 s")
+    "rank [0-2]/3. watchdog: MpiListenerTest.Hangs has run for more than 3 s" --longest-test=3)
 endif()

@@ -68,11 +68,11 @@ void another_order() {
 
 void one_rank_alone() {
   if (kolo::rank() == 0) return allreduce(8);
-  std::this_thread::sleep_for(3s);
+  std::this_thread::sleep_for(5s);
 }
 
 void one_rank_late() {
-  if (kolo::rank() == 1) std::this_thread::sleep_for(2s);
+  if (kolo::rank() == 1) std::this_thread::sleep_for(4s);
   allreduce(8);
 }
 

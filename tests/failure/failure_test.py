@@ -89,7 +89,7 @@ def failed_survivors_of_a_stop(job):
 
 
 def expect_stopped(job):
-    """With a deadline and KOLO_LOST_AFTER of a second each, a stop counts as a death."""
+    """With a deadline and KOLO_LOST_AFTER of 2 s each, a stop counts as a death."""
     for rank in failed_survivors_of_a_stop(job):
         require(re.search(rf"caught: .*'x'.*rank {job.victim} does not answer", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
@@ -97,11 +97,11 @@ def expect_stopped(job):
 
 
 def expect_vanished(job):
-    """With KOLO_LOST_AFTER of a second, a stop is detected although no deadline is near."""
+    """With KOLO_LOST_AFTER of 2 s, a stop is detected although no deadline is near."""
     for rank in failed_survivors_of_a_stop(job):
         host = re.escape(socket.gethostname()[:63])
         require(re.search(rf"error: .*rank {job.victim} cannot be reached: nothing has come from "
-                          rf"host {host} \(rank {job.victim}\) for 1 s", rank.stderr),
+                          rf"host {host} \(rank {job.victim}\) for 2 s", rank.stderr),
                 f"rank {rank.number} does not report that rank {job.victim} cannot be reached")
         require(re.search(rf"caught: .*'x'.*rank {job.victim} cannot be reached", rank.stderr),
                 f"rank {rank.number} does not name rank {job.victim}")
@@ -136,8 +136,8 @@ CASES = ((2, 0), (2, 1), (4, 0), (4, 3))  # ranks, and which of them dies
 BOTH = (True, False)
 RECOVERY = (True,)
 PLAIN = (False,)
-SHORT_TIMES = {"KOLO_TIMEOUT": "1s", "KOLO_LOST_AFTER": "1s"}
-NODE_FOR_EACH = {"KOLO_LOST_AFTER": "1s", "KOLO_FAKE_NODES": "4"}
+SHORT_TIMES = {"KOLO_TIMEOUT": "2s", "KOLO_LOST_AFTER": "2s"}
+NODE_FOR_EACH = {"KOLO_LOST_AFTER": "2s", "KOLO_FAKE_NODES": "4"}
 STALL_TIMES = {"KOLO_TIMEOUT": "1500ms", "KOLO_STALL_WARN": "300ms"}
 THROWN = expect_text_everywhere("the disk of node 7 is full")
 

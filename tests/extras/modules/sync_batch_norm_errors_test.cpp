@@ -83,7 +83,7 @@ TEST_F(SyncBatchNormErrorsTest, ChangedInput_IsAnErrorInBackward) {
 /// With a deadline short enough to wait for.
 class LateSyncBatchNormTest : public testing::Test {
  protected:
-  static constexpr std::chrono::milliseconds kDeadline{600};
+  static constexpr std::chrono::milliseconds kDeadline{1000};
   static Config config() {
     Config config = config_from_environment();
     config.timeout = kDeadline;
@@ -93,6 +93,7 @@ class LateSyncBatchNormTest : public testing::Test {
   /// The last rank calls after the others have timed out, and fails in the same way.
   template <class Call>
   void expect_timeout(const Call& call, const std::string& name) {
+    barrier({.timeout = std::chrono::minutes(1)});  // so that the others are in time
     if (is_last()) std::this_thread::sleep_for(2 * kDeadline);
     const std::string text = text_thrown_by<TimeoutError>(call);
     expect_contains(text, name);

@@ -85,6 +85,20 @@ void sum(Runtime& runtime, const std::string& name, std::int64_t count = 5) {
   tensor.expect([&](std::size_t i) { return input_sum(runtime.size(), i); }, name);
 }
 
+/// A sum that the rank `late` submits 0.1 s after the two others have.
+void sum_with_a_late_rank(Runtime& runtime, int late, const std::string& name,
+                          std::latch& others_wait) {
+  if (runtime.rank() == late) {
+    others_wait.wait();
+    std::this_thread::sleep_for(100ms);
+  }
+  Tensor tensor(5);
+  Handle handle =
+      allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = name});
+  if (runtime.rank() != late) others_wait.count_down();
+  handle.wait();
+}
+
 class InsightTest : public testing::TestWithParam<Setting> {
  protected:
   const Folder folder_;
@@ -94,13 +108,14 @@ INSTANTIATE_TEST_SUITE_P(, InsightTest, testing::ValuesIn(three_ranks()),
                          [](const auto& setting) { return setting.param.name; });
 
 TEST_P(InsightTest, RecordSaysWhoCameLast) {
+  std::map<int, std::latch> others_wait;
+  for (const int late : {1, 2}) others_wait.try_emplace(late, 2);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     sum(runtime, "x");  // its name is known from now on
     for (const int late : {1, 2}) {
       const std::string name = "late " + std::to_string(late);
       sum(runtime, name);
-      if (runtime.rank() == late) std::this_thread::sleep_for(30ms);
-      sum(runtime, name);
+      sum_with_a_late_rank(runtime, late, name, others_wait.at(late));
     }
     const std::string path = dump_record(folder_.in("record"));
     EXPECT_EQ(path, folder_.in("record/rank-" + std::to_string(runtime.rank()) + ".json"));
@@ -115,7 +130,7 @@ TEST_P(InsightTest, RecordSaysWhoCameLast) {
       if (runtime.rank() == late) {
         EXPECT_EQ(late_us, 0.0);
       } else {
-        EXPECT_GT(late_us, 25e3);
+        EXPECT_GE(late_us, 100e3);
         EXPECT_GE(spans.back().at("dur").get<double>(), late_us);
       }
     }
@@ -348,19 +363,7 @@ TEST_P(InsightTest, MetricsAndRecordAgreeOnWhoWasLate) {
     sum(runtime, "x");  // its name is known from now on
     barrier();
     const Metrics before = metrics();
-    Tensor tensor(5);
-    const auto submit = [&] {
-      return allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
-    };
-    if (runtime.rank() == kLate) {
-      others_wait.wait();
-      std::this_thread::sleep_for(30ms);
-      submit().wait();
-    } else {
-      Handle handle = submit();
-      others_wait.count_down();
-      handle.wait();
-    }
+    sum_with_a_late_rank(runtime, kLate, "x", others_wait);
     const Metrics after = metrics();
     const double late = after.late_seconds[kLate] - before.late_seconds[kLate];
     const auto spans = find(read_trace(dump_record(folder_.in("record"))), "negotiate", "ce x");
@@ -368,9 +371,9 @@ TEST_P(InsightTest, MetricsAndRecordAgreeOnWhoWasLate) {
     if (runtime.rank() == kLate) {
       EXPECT_EQ(late, 0.0);
     } else {
-      EXPECT_GE(late, 0.03);
+      EXPECT_GE(late, 0.1);
       EXPECT_GE(after.agree.sum - before.agree.sum, late);
-      EXPECT_GE(after.blocked_seconds - before.blocked_seconds, 0.02);
+      EXPECT_GT(after.blocked_seconds - before.blocked_seconds, 0.0);
     }
   });
 }

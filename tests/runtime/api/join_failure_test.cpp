@@ -78,11 +78,12 @@ TEST_P(JoinFailureTest, Timeout_NamesNoJoinedRank) {
   std::latch given_up(1);
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     expect_sum_works(runtime, "x");
+    if (runtime.rank() != 1) wait_until_joined("rank 1");
     if (runtime.rank() == 0) {
       Tensor tensor(5);
       const std::string text = text_thrown_by<TimeoutError>([&] {
         allreduce(tensor.view(), tensor.view(),
-                  {.op = ReduceOp::Sum, .name = "x", .timeout = 100ms});
+                  {.op = ReduceOp::Sum, .name = "x", .timeout = 500ms});
       });
       given_up.count_down();
       expect_contains(text, "the deadline passed on rank 0 while rank 2 had not submitted it");

@@ -212,7 +212,7 @@ TEST_P(DisagreementTest, AnOperationThatIsLeftOut) {
 
 TEST_P(DisagreementTest, AnOperationThatIsNotSubmitted_EndsTheSetAtItsDeadline) {
   Config config = test_config();
-  config.timeout = 300ms;
+  config.timeout = 1s;
   for (const int missing : {0, size() - 1}) {
     run_by_order(
         [&](Runtime& runtime, ProcessSet& set) {

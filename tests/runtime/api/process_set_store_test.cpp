@@ -1,10 +1,10 @@
 // Process sets that their members make by themselves, through a store.
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -126,14 +126,16 @@ TEST(ProcessSetStoreErrorTest, AMemberThatDoesNotCome_IsNamed) {
     MemoryStore store;
     Setting setting{.size = 3};
     setting.config.timeout = is_of_call ? 1h : 300ms;
+    std::barrier all_are_done(setting.size);  // one that has ended is named as such
     run_runtimes(setting, [&](Runtime& runtime) {
-      if (runtime.rank() == 2) return std::this_thread::sleep_for(600ms);
+      if (runtime.rank() == 2) return all_are_done.arrive_and_wait();
       const std::string text = text_thrown_by<TimeoutError>([&] {
         runtime.add_process_set({0, 1, 2}, store, Matching::ByName,
                                 is_of_call ? std::optional(300ms) : std::nullopt);
       });
       expect_contains(text, "rank " + std::to_string(runtime.rank() == 0 ? 2 : 0) + " did not set");
       expect_contains(text, "{0, 1, 2}");
+      all_are_done.arrive_and_wait();
     });
   }
 }

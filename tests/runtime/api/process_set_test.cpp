@@ -112,6 +112,7 @@ TEST_P(ProcessSetTest, OverlappingSets_WorkAtTheSameTime) {
                           set.name());
       }
     }
+    barrier();  // a rank that ends early would end what sets without it have not launched
   });
 }
 

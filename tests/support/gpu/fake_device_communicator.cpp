@@ -32,7 +32,7 @@ FakeDeviceCommunicator::~FakeDeviceCommunicator() {
   hub_->leave(rank_);
   if (reason_) hub_->drop(group_, member_);
   if (reason_) return;
-  const Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (hub_->has_pending(group_, member_)) {
     if (deadline.has_passed()) {
       hub_->drop(group_, member_);

@@ -68,7 +68,7 @@ ThreadCommunicator::ThreadCommunicator(std::shared_ptr<ThreadGroup> group, int r
 }
 
 ThreadCommunicator::~ThreadCommunicator() {
-  if (!has_ended(std::chrono::seconds(1))) abort("the other ranks have not come that far");
+  if (!has_ended(std::chrono::seconds(10))) abort("the other ranks have not come that far");
   wait_for(has_written_);  // before the scratch memory is freed
 }
 

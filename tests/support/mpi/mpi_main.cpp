@@ -21,7 +21,7 @@ namespace {
 std::chrono::seconds longest_test(int argc, char** argv) {
   constexpr std::string_view kOption = "--longest-test=";
   const std::string_view first = argc > 1 ? argv[1] : "";
-  if (!first.starts_with(kOption)) return std::chrono::seconds(90);
+  if (!first.starts_with(kOption)) return std::chrono::seconds(240);
   return std::chrono::seconds(std::atoi(first.substr(kOption.size()).data()));
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <ATen/Context.h>
@@ -19,8 +20,9 @@ INSTANTIATE_TEST_SUITE_P(Modes, CudaCheckpointTest, every_mode(), name_of_mode);
 
 TEST_P(CudaCheckpointTest, Checkpoints_ResumeInAnyMode) {
   const at::Tensor expected = train_alone(Algorithm::AdamW, 2, 2 * kSteps);
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
-                                       ("cuda-checkpoint-" + std::string(name_of(GetParam())));
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) /
+      ("cuda-checkpoint-" + std::string(name_of(GetParam())) + std::to_string(::getpid()));
   run_cuda_ranks(2, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::AdamW, options_of(rank, GetParam()));
     for (int step = 0; step < kSteps; ++step) training.step(rank, step);
@@ -45,7 +47,8 @@ TEST_P(CudaCheckpointTest, Checkpoints_ResumeInAnyMode) {
 }
 
 TEST(CudaRandomTest, Checkpoint_HoldsTheGeneratorOfEachRanksDevice) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / "cuda-random";
+  const auto folder =
+      std::filesystem::path(testing::TempDir()) / ("cuda-random-" + std::to_string(::getpid()));
   run_cuda_ranks(2, [&](CudaRank& rank) {
     CudaTraining training(rank, Algorithm::Sgd, options_of(rank, Shard::None));
     at::Generator generator = at::globalContext().defaultGenerator(rank.device());

@@ -8,6 +8,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <unistd.h>
 #include <vector>
 
 #include <c10/core/StreamGuard.h>
@@ -114,9 +115,9 @@ TEST_P(CudaCodecTest, SkippedSteps_LeaveNoResidual) {
 /// The padding between gradients does not matter.
 TEST_P(CudaCodecTest, Training_ResumesExactly) {
   const auto [ranks, shard] = GetParam();
-  const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) /
-      ("cuda-codec-" + std::string(name_of(shard)) + std::to_string(ranks));
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
+                                       ("cuda-codec-" + std::string(name_of(shard)) +
+                                        std::to_string(ranks) + "-" + std::to_string(::getpid()));
   run_cuda_ranks(ranks, [&, shard = shard](CudaRank& rank) {
     const auto run = [&](const LinearTraining& training, int begin, int end) {
       for (int step = begin; step < end; ++step) training.step(training.gradients(step));

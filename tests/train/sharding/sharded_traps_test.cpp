@@ -303,7 +303,7 @@ class LateRankTest : public testing::Test {
  protected:
   static Config with_short_timeout() {
     Config config = config_from_environment();
-    config.timeout = std::chrono::milliseconds(500);
+    config.timeout = std::chrono::seconds(1);
     return config;
   }
   Runtime runtime_{in_test_world(with_short_timeout())};
@@ -332,7 +332,7 @@ TEST_F(LateRankTest, FailedReduction_EndsBackwardAndTheNextStepWorks) {
     for (const bool steps_on : {false, true}) {
       optimizer.zero_grad();
       if (runtime_.rank() == runtime_.size() - 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+        std::this_thread::sleep_for(std::chrono::seconds(2));
       }
       const std::string text = text_thrown_by<TimeoutError>([&] { backward(3); });
       expect_contains(text, ".bucket 1 of 5 (8.bias and 1 more)");
