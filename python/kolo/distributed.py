@@ -3,10 +3,8 @@
     import kolo.distributed
     torch.distributed.init_process_group("kolo")
 
-The import starts Kolo, which joins MPI. Under mpirun it also sets RANK, WORLD_SIZE, LOCAL_RANK,
-LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, each where it is absent, so that nothing else needs
-to, and DDP_DISABLE_COMM_MEM to 0, with which DDP has the backend allocate its buckets. Without
-mpirun there is one rank, and the environment stays as it is.
+The import starts Kolo, which joins MPI. Under mpirun it also sets what torchrun sets, each where it
+is absent, and DDP_DISABLE_COMM_MEM to 0, with which DDP has the backend allocate its buckets.
 """
 
 import os
@@ -17,8 +15,6 @@ import torch.distributed
 from . import _kolo, _start
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # also a single rank
-
-
 _server = None  # of the store at MASTER_PORT, as long as the process of rank 0
 
 
@@ -37,6 +33,7 @@ def _describe_ranks():
     for name, value in (("RANK", _kolo.rank()), ("WORLD_SIZE", _kolo.size()),
                         ("LOCAL_RANK", _kolo.local_rank()),
                         ("LOCAL_WORLD_SIZE", _kolo.local_size()),
+                        ("GROUP_RANK", _kolo.cross_rank()),
                         ("MASTER_ADDR", host), ("MASTER_PORT", port),
                         ("DDP_DISABLE_COMM_MEM", 0)):
         if os.environ.setdefault(name, str(value)) != str(value) and name in ("RANK", "WORLD_SIZE"):

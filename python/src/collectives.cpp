@@ -34,11 +34,8 @@ AllreduceOptions allreduce_options(ReduceOp op, double prescale, double postscal
           .process_set = set_of(set)};
 }
 
-GatherOptions gather_options(std::string name, int set) {
-  return {.name = std::move(name), .process_set = set_of(set)};
-}
-
-OperationOptions operation_options(std::string name, int set) {
+template <class Options>
+Options options(std::string name, int set) {
   return {.name = std::move(name), .process_set = set_of(set)};
 }
 
@@ -51,8 +48,9 @@ void bind_options(py::module_& module) {
       .value("Max", ReduceOp::Max)
       .value("Product", ReduceOp::Product);
   py::class_<AllreduceOptions>(module, "AllreduceOptions").def(py::init(&allreduce_options));
-  py::class_<GatherOptions>(module, "GatherOptions").def(py::init(&gather_options));
-  py::class_<OperationOptions>(module, "OperationOptions").def(py::init(&operation_options));
+  py::class_<GatherOptions>(module, "GatherOptions").def(py::init(&options<GatherOptions>));
+  py::class_<OperationOptions>(module, "OperationOptions")
+      .def(py::init(&options<OperationOptions>));
 }
 
 /// A handle lets go of its tensors without Python's lock, as everything else.

@@ -1,7 +1,7 @@
 // What Python sees of Kolo: its calls, as they are.
 #include <chrono>
+#include <functional>
 #include <string>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -46,23 +46,26 @@ int thread_level_of_mpi() {
   return level;
 }
 
-/// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls. Where
-/// torch asks for a future it keeps Python's lock, for which a step of the engine may wait.
+/// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls.
 void check_signals() {
-  if (PyGILState_Check() != 0) {
-    const py::gil_scoped_release unlocked;
-    std::this_thread::yield();
-  }
   if (::gettid() != ::getpid()) return;
   const py::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+void unlock_while(const std::function<void()>& wait) {
+  if (PyGILState_Check() == 0) return wait();
+  const py::gil_scoped_release unlocked;
+  wait();
 }
 
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                std::vector<int> ranks,
                                                std::chrono::milliseconds timeout) {
   return extras::make_c10d_backend(Runtime::current(), store, std::move(ranks), timeout,
-                                   &check_signals);
+                                   {.check = &check_signals,
+                                    .is_calling = [] { return PyGILState_Check() != 0; },
+                                    .unlock_while = &unlock_while});
 }
 
 }  // namespace

@@ -113,28 +113,17 @@ void bind_optimizer_options(py::module_& module) {
 }
 
 py::dict to_dict(const Loaded& loaded) {
-  py::dict all;
-  all["path"] = loaded.path.string();
-  all["steps"] = loaded.steps;
-  all["extras"] = loaded.extras;
-  all["loaded"] = loaded.loaded;
-  all["converted"] = loaded.converted;
-  all["left_out"] = loaded.left_out;
-  all["unused"] = loaded.unused;
-  return all;
+  using py::arg;
+  return py::dict(arg("path") = loaded.path.string(), arg("steps") = loaded.steps,
+                  arg("extras") = loaded.extras, arg("loaded") = loaded.loaded,
+                  arg("converted") = loaded.converted, arg("left_out") = loaded.left_out,
+                  arg("unused") = loaded.unused);
 }
 
 py::dict to_dict(const DistributedOptimizer::ParameterState& state) {
   py::dict all;
   for (const auto& [name, value] : state) {
-    const char* const key = name.c_str();
-    if (value.isTensor()) {
-      all[key] = value.toTensor();
-    } else if (value.isInt()) {
-      all[key] = value.toInt();
-    } else {
-      all[key] = value.toDouble();
-    }
+    all[name.c_str()] = value.isTensor() ? py::cast(value.toTensor()) : py::cast(value.toScalar());
   }
   return all;
 }

@@ -126,6 +126,12 @@ std::vector<std::string> names_of_options(const py::object& optimizer,
   return names;
 }
 
+[[noreturn]] void refuse_archive() {
+  throw InvalidArgument(
+      "DistributedOptimizer: an optimizer of Python has no archive of LibTorch. Call state_dict() "
+      "and load_state_dict(), or save() and load().");
+}
+
 }  // namespace
 
 PythonOptimizer::PythonOptimizer(const py::object& optimizer)
@@ -297,16 +303,15 @@ void PythonOptimizer::set_state(const at::Tensor& leaf, const std::vector<StateF
   const py::gil_scoped_acquire lock;
   py::dict entry;
   for (const StateField& field : fields) {
-    const char* const name = field.name.c_str();
+    py::object value;
     if (field.value.isTensor()) {
-      entry[name] = field.value.toTensor();
+      value = py::cast(field.value.toTensor());
     } else if (is_of_torch_) {
-      entry[name] = at::scalar_tensor(field.value.toScalar(), at::kFloat);
-    } else if (field.value.isInt()) {
-      entry[name] = field.value.toInt();
+      value = py::cast(at::scalar_tensor(field.value.toScalar(), at::kFloat));
     } else {
-      entry[name] = field.value.toDouble();
+      value = py::cast(field.value.toScalar());
     }
+    entry[field.name.c_str()] = value;
   }
   self().attr("state")[py::cast(leaf)] = entry;
 }
@@ -317,17 +322,8 @@ void PythonOptimizer::erase_state(const at::Tensor& leaf) {
   if (optimizer) optimizer.attr("state").attr("pop")(py::cast(leaf), py::none());
 }
 
-void PythonOptimizer::save(torch::serialize::OutputArchive&) const {
-  throw InvalidArgument(
-      "DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
-      "Call state_dict() or save().");
-}
-
-void PythonOptimizer::load(torch::serialize::InputArchive&) {
-  throw InvalidArgument(
-      "DistributedOptimizer: an optimizer of Python has no archive of LibTorch. "
-      "Call load_state_dict() or load().");
-}
+void PythonOptimizer::save(torch::serialize::OutputArchive&) const { refuse_archive(); }
+void PythonOptimizer::load(torch::serialize::InputArchive&) { refuse_archive(); }
 
 void PythonOptimizer::broadcast_state(int root, ProcessSet&) {
   const py::gil_scoped_acquire lock;

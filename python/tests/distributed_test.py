@@ -27,6 +27,7 @@ rank, size = dist.get_rank(), dist.get_world_size()
         for count in (1, 3):
             output = self.run_ranks(count, """
 assert os.environ["LOCAL_RANK"] == str(rank) and os.environ["LOCAL_WORLD_SIZE"] == str(size)
+assert os.environ["GROUP_RANK"] == "0"
 print(f"rank {rank} of {size}")
 """)
             for rank in range(count):
@@ -111,6 +112,51 @@ if rank == 0:
 dist.destroy_process_group()
 """).strip()
         self.assertEqual(losses[1], losses[2])
+
+    def test_callbacks_of_hooks_may_reduce(self):
+        """Of several buckets of one size, so that those of two could be mixed up unnoticed."""
+        self.run_ranks(3, """
+import time
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+def reduce_twice(_, bucket):
+    def reduce_again(future):
+        time.sleep(0.1 * rank)  # longer than until the next bucket
+        total = future.value()[0]
+        dist.all_reduce(total)
+        return total / size**2
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(reduce_again)
+def train(steps, *hook):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(6)]
+    for layer in layers[1:]:
+        layer.register_full_backward_hook(lambda *_: time.sleep(0.03))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers),
+                                                      bucket_cap_mb=0.016)
+    if hook:
+        model.register_comm_hook(*hook)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.full((4, 64), rank + step + 1.0)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+torch.testing.assert_close(train(3, None, reduce_twice), train(3))
+parameters = train(6, PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook)
+same = parameters.clone()
+dist.broadcast(same, 0)
+assert torch.equal(parameters, same)
+dist.destroy_process_group()
+""")
+
+    def test_futures_of_messages_do_not_wait(self):
+        self.run_ranks(2, """
+received = torch.zeros(3)
+future = dist.irecv(received, 1 - rank).get_future()  # before the other rank can send
+doubled = future.then(lambda it: 2 * it.value()[0])
+dist.send(torch.full((3,), rank + 1.0), 1 - rank)
+assert doubled.wait().tolist() == [2 * (2 - rank)] * 3
+dist.destroy_process_group()
+""")
 
     @SINCE_2_9
     def test_ddp_and_fsdp2_allocate_in_shared_memory(self):

@@ -403,7 +403,8 @@ import kolo.torch as hvd
 {order[0]}
 {order[1]}
 dist.init_process_group("kolo")
-assert (dist.get_rank(), dist.get_world_size()) == (hvd.rank(), hvd.size())
+from kolo.torch.mpi_ops import rank
+assert (dist.get_rank(), dist.get_world_size()) == (rank(), hvd.mpi_ops.size())
 tensor = torch.tensor([hvd.rank() + 1])
 handle = hvd.allreduce_async(tensor.clone(), op=hvd.Sum, name="one")
 dist.all_reduce(tensor)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
@@ -12,8 +13,16 @@
 #pragma GCC visibility push(default)
 namespace kolo::extras {
 
-/// Throws to end the caller's wait. For interpreters, whose handlers of signals run between calls.
-using InterruptCheck = void (*)();
+/// An interpreter whose programs call the backend, such as Python.
+struct Interpreter {
+  /// Null, or called every 100 ms by a thread that waits for other ranks while the backend is made
+  /// or in Work; throws to end the wait, as at a signal. The operation goes on.
+  void (*check)() = nullptr;
+  /// Whether the calling thread runs the program's code.
+  bool (*is_calling)() = [] { return false; };
+  /// Runs `wait` without the interpreter's lock.
+  void (*unlock_while)(const std::function<void()>& wait) = [](const auto& wait) { wait(); };
+};
 
 /// Makes a backend of LibTorch's c10d, as ProcessGroupGloo is one, over a process set of its own,
 /// whose operations are matched by order (Matching::ByOrder): nothing is negotiated. Whatever takes
@@ -28,24 +37,24 @@ using InterruptCheck = void (*)();
 /// that call something else until the deadline. What is not here throws what c10d throws.
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by threads that the
-/// backend starts when it is first asked for one. Below MPI_THREAD_SERIALIZED no other thread can
-/// wait for messages: there getFuture() itself waits until the work has ended. Tensors of
-/// Backend::allocateTensor() move without copies between ranks of one node: see
-/// ProcessSet::allocate().
+/// backend starts when it is first asked for one. Their callbacks must not run collectives, which
+/// they would submit at moments that differ between ranks. Programs of an interpreter may, as with
+/// ProcessGroupNCCL: of a work without messages, getFuture() returns to them when it has ended, so
+/// that callbacks run at once. Below MPI_THREAD_SERIALIZED, where no other thread can wait for
+/// messages, it always does. Tensors of Backend::allocateTensor() move without copies between ranks
+/// of one node: see ProcessSet::allocate().
 /// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
 /// until `runtime` ends. Backend::abort() does nothing, as with ProcessGroupGloo.
 ///
 /// @param store shared by the ranks, with a prefix of its own, as c10d gives each group
 /// @param ranks world ranks, ascending, this rank among them
 /// @param timeout of operations that name none
-/// @param check null, or called every 100 ms by a thread that waits for the other ranks here or in
-///   Work::wait(); the operation goes on
 /// @throws InvalidArgument if `ranks` does not ascend; what Runtime::add_process_set throws
 c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     std::vector<int> ranks,
                                                     std::chrono::milliseconds timeout,
-                                                    InterruptCheck check = nullptr);
+                                                    Interpreter interpreter = {});
 
 }  // namespace kolo::extras
 #pragma GCC visibility pop

@@ -8,6 +8,7 @@ Horovod's; docs/python-horovod.md lists what behaves differently.
 """
 
 import re
+import sys
 
 from .. import Error as HorovodInternalError
 from .. import InvalidArgument, _kolo, _start
@@ -47,8 +48,7 @@ def init(comm=None, process_sets=None):
 
 
 def start_timeline(file_path, mark_cycles=False):
-    """Writes file_path/rank-<rank>.json until stop_timeline(), on every rank that calls it.
-    mark_cycles has no effect: Kolo has no cycles."""
+    """Writes file_path/rank-<rank>.json until stop_timeline(), on every rank that calls it."""
     _kolo.start_timeline(file_path)
 
 
@@ -70,5 +70,6 @@ def gloo_built():
     return False
 
 
+mpi_ops = sys.modules[__name__ + ".mpi_ops"] = sys.modules[__name__]
 mpi_enabled = mpi_built
 gloo_enabled = ddl_built = ccl_built = rocm_built = gloo_built

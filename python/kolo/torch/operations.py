@@ -2,12 +2,7 @@
 
 Arguments and results are Horovod's. The forms: `x_async` returns a handle, an integer for poll()
 and synchronize(); a trailing underscore works in place; `grouped_x` runs a list of tensors as one
-operation. What differs from Horovod:
-- a name is unique across kinds of operations in flight; None numbers the calls of a process set;
-- a grouped operation succeeds or fails as a whole, and returns a list;
-- tensors need not be contiguous, and may be of 12 dtypes, bfloat16, bool and complex ones too;
-- the async forms are differentiable, too;
-- errors are kolo.Error, the same on all ranks; kolo.InvalidArgument is a ValueError as well.
+operation, which succeeds or fails as a whole, and returns a list. All ranks get the same errors.
 """
 
 import functools

@@ -36,7 +36,7 @@ constexpr std::int64_t kFirstOwnTag = std::int64_t{1} << 32;
 
 class StoreOfC10d final : public Store {
  public:
-  StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, extras::InterruptCheck check)
+  StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, void (*check)())
       : store_(std::move(store)), check_(check) {}
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
@@ -56,7 +56,7 @@ class StoreOfC10d final : public Store {
 
  private:
   const c10::intrusive_ptr<c10d::Store> store_;
-  const extras::InterruptCheck check_;
+  void (*const check_)();
 };
 
 /// A sum of truth values is their "or", a product their "and", as in c10d's NCCL.
@@ -88,11 +88,11 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor
 
 class Backend final : public c10d::Backend {
  public:
-  Backend(ProcessSet& set, milliseconds timeout, extras::InterruptCheck check)
+  Backend(ProcessSet& set, milliseconds timeout, const extras::Interpreter& interpreter)
       : c10d::Backend(set.rank(), set.size()),
         set_(set.shared_from_this()),
         options_(c10::make_intrusive<Options>("kolo", timeout)),
-        check_(check) {
+        interpreter_(interpreter) {
     init();
   }
 
@@ -122,7 +122,7 @@ class Backend final : public c10d::Backend {
     for (const int rank : ranks) members.push_back(world_rank(rank));
     auto backend =
         extras::make_c10d_backend(open_set().runtime(), store, std::move(members),
-                                  options ? options->timeout : options_->timeout, check_);
+                                  options ? options->timeout : options_->timeout, interpreter_);
     last_store_ = store;
     last_split_ = c10::weak_intrusive_ptr<c10d::Backend>(backend);
     return backend;
@@ -484,7 +484,7 @@ class Backend final : public c10d::Backend {
       if (parts.stream.handle() != nullptr) parts.memory = memory->owner();
     }
     parts.sequence = ++sequence_;
-    parts.check = check_;
+    parts.interpreter = interpreter_;
     auto work = c10::make_intrusive<OperationWork>(rank_, std::move(parts), futures_);
     if (coalesced_) coalesced_->push_back(work);
     return work;
@@ -727,7 +727,7 @@ class Backend final : public c10d::Backend {
 
   std::shared_ptr<ProcessSet> set_;  // null once it is shut down
   const c10::intrusive_ptr<Options> options_;
-  const extras::InterruptCheck check_;
+  const extras::Interpreter interpreter_;
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::int64_t> own_tags_{0};
   c10::intrusive_ptr<c10d::Store> last_store_;
@@ -747,15 +747,15 @@ c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
                                                     std::vector<int> ranks,
                                                     std::chrono::milliseconds timeout,
-                                                    InterruptCheck check) {
+                                                    Interpreter interpreter) {
   if (!std::ranges::is_sorted(ranks)) {
     throw InvalidArgument(
         "the ranks of a process group must ascend, since those of a process set do");
   }
   timeout = std::min<std::chrono::milliseconds>(timeout, c10d_backend::kForEver);
-  c10d_backend::StoreOfC10d of_c10d(store, check);
+  c10d_backend::StoreOfC10d of_c10d(store, interpreter.check);
   ProcessSet& set = runtime.add_process_set(std::move(ranks), of_c10d, Matching::ByOrder, timeout);
-  return c10::make_intrusive<c10d_backend::Backend>(set, timeout, check);
+  return c10::make_intrusive<c10d_backend::Backend>(set, timeout, interpreter);
 }
 
 }  // namespace kolo::extras

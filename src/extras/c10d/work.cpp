@@ -88,8 +88,9 @@ bool OperationWork::has_ended() {
 
 bool OperationWork::wait_and_check(Clock::time_point until) {
   constexpr std::chrono::milliseconds kBetweenChecks{100};
-  while (!wait_until(parts_.check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
-    if (parts_.check) parts_.check();
+  const auto check = parts_.interpreter.check;
+  while (!wait_until(check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
+    if (check) check();
     if (Clock::now() >= until) return false;
   }
   return true;
@@ -117,10 +118,20 @@ void OperationWork::release_memory() {
   for (const auto& work : parts_.works) work->release_memory();
 }
 
+/// Of such a work a rank may ask for the future before it does what another one waits for first.
+bool OperationWork::has_messages() const {
+  using enum c10d::OpType;
+  return parts_.type == SEND || parts_.type == RECV || parts_.type == RECVANYSOURCE ||
+         std::ranges::any_of(parts_.works, [](const auto& work) { return work->has_messages(); });
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::shared_ptr<FutureThreads> futures = futures_.lock();
-  // Before the lock: a thread that waits for it may hold Python's, which the check needs.
-  if (futures != nullptr && futures->must_caller_wait()) wait_and_check(Clock::time_point::max());
+  const bool must_wait = futures != nullptr && futures->must_caller_wait();
+  // Before the lock: a thread that waits for it may hold the interpreter's.
+  if (must_wait || (!has_messages() && parts_.interpreter.is_calling())) {
+    parts_.interpreter.unlock_while([&] { wait_and_check(Clock::time_point::max()); });
+  }
   const std::lock_guard lock(future_lock_);
   if (future_) return future_;
   if (futures == nullptr && !has_ended()) {

@@ -50,7 +50,7 @@ class OperationWork final : public c10d::Work {
     /// host that runs ahead of its GPU would otherwise hold the memory of many operations.
     std::shared_ptr<std::vector<at::Tensor>> memory{};
     std::shared_ptr<int> sender{};  ///< of a receive: its rank in the group, once it has ended
-    extras::InterruptCheck check = nullptr;
+    extras::Interpreter interpreter{};
   };
 
   /// @param futures the backend's; weak, since its threads may destroy the last work
@@ -69,6 +69,7 @@ class OperationWork final : public c10d::Work {
   friend class FutureThreads;
   using Clock = std::chrono::steady_clock;
 
+  bool has_messages() const;
   bool has_ended();
   bool settle(Clock::time_point until);
   void make_results();

@@ -626,7 +626,8 @@ TEST_F(C10dBackendTest, AnInterruptEndsTheWaitAlone) {
   std::vector<int> all(static_cast<std::size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   const auto group = extras::make_c10d_backend(
-      runtime_, c10::make_intrusive<c10d::PrefixStore>("interrupts", store_), all, 60s, check);
+      runtime_, c10::make_intrusive<c10d::PrefixStore>("interrupts", store_), all, 60s,
+      {.check = check});
   Tensors tensors{of(rank(), {3})};
   if (is_last()) barrier();  // of the world
   const auto work = group->allreduce(tensors);
