@@ -207,7 +207,7 @@ class Clocks:
         return tuple(time + self._shift(trace, time) for time in (event.begin, event.end))
 
     def _shift(self, trace, time):
-        """What to add to a time of the trace: at an event's end another than at its begin."""
+        """What to add to a time of the trace. It changes with time, as clocks drift."""
         number = self._number[trace.rank]
         estimate = self._clocks[number].to_world
         last = len(self._knots) - 1

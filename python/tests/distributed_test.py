@@ -148,13 +148,15 @@ assert torch.equal(parameters, same)
 dist.destroy_process_group()
 """)
 
-    def test_futures_of_messages_do_not_wait(self):
+    def test_futures_of_receives_do_not_wait(self):
         self.run_ranks(2, """
 received = torch.zeros(3)
-future = dist.irecv(received, 1 - rank).get_future()  # before the other rank can send
-doubled = future.then(lambda it: 2 * it.value()[0])
-dist.send(torch.full((3,), rank + 1.0), 1 - rank)
-assert doubled.wait().tolist() == [2 * (2 - rank)] * 3
+for start in (lambda: dist.irecv(received, 1 - rank),
+              lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, received, 1 - rank)])[0]):
+    future = start().get_future()  # before the other rank sends
+    doubled = future.then(lambda it: 2 * it.value()[0])
+    dist.send(torch.full((3,), rank + 1.0), 1 - rank)
+    assert doubled.wait().tolist() == [2 * (2 - rank)] * 3
 dist.destroy_process_group()
 """)
 

@@ -28,7 +28,7 @@ if(NOT KOLO_SANITIZE)
   # These fail on purpose, with the expected output.
   kolo_test_executable(mpi_listener_test support/mpi/mpi_listener_test.cpp)
   target_link_libraries(mpi_listener_test PRIVATE kolo_test_mpi_main)
-  # More arguments are the program's.
+  # Further arguments are passed to the program.
   function(kolo_add_listener_test test ending output)
     add_test(NAME mpi_listener.${test}
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py"

@@ -140,8 +140,8 @@ class HostsTest(unittest.TestCase):
     def expect_one_clock(self, trace):
         """No rank ends a collective before all have begun to move its data.
 
-        A corrected clock may let both happen at once: times are compared in the trace's unit, ns,
-        to which each has been rounded.
+        After the correction both may happen at once, and each time has been rounded to 1 ns: so
+        times are compared as whole ns, and may differ by one.
         """
         begun, ended = {}, {}
         for event in trace:

@@ -49,7 +49,7 @@ TEST_P(RuntimeErrorsMpiTest, TimeoutRaisesOnAllRanksTheLateOneToo) {
   if (is_late) wait_for_others();
   const Tensor tensor(4);
   AllreduceOptions options{.name = "x"};
-  if (!is_late) options.timeout = 500ms;  // the others submit it within that
+  if (!is_late) options.timeout = 500ms;  // all other ranks must submit it by then
   const std::string text =
       text_thrown_by<TimeoutError>([&] { allreduce(tensor.view(), tensor.view(), options); });
   expect_contains(text, "while rank 0 had not submitted it");

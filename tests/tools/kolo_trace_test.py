@@ -455,7 +455,7 @@ class Merge(Case):
         self.assertRegex(self.errors, r"clocks: b by .*-59[0-9]{2}\.")
 
     def test_a_long_operation_while_clocks_drift(self):
-        """It ends 50 us further on: its end is corrected by what holds then."""
+        """Its end needs another correction than its begin: 50 us of drift lie between."""
         files = [RankFile(rank, 2, "ab"[rank]) for rank in range(2)]
         for number in range(1, 601):
             for file in files:

@@ -38,11 +38,11 @@ struct Interpreter {
 ///
 /// Work::wait() makes progress on the calling thread; futures are completed by threads that the
 /// backend starts when it is first asked for one. Their callbacks must not run collectives, which
-/// they would submit at moments that differ between ranks. Programs of an interpreter may, as with
-/// ProcessGroupNCCL: of a work without messages, getFuture() returns to them when it has ended, so
-/// that callbacks run at once. Below MPI_THREAD_SERIALIZED, where no other thread can wait for
-/// messages, it always does. Tensors of Backend::allocateTensor() move without copies between ranks
-/// of one node: see ProcessSet::allocate().
+/// they would submit at moments that differ between ranks. Those of an interpreter's programs may,
+/// as with ProcessGroupNCCL: except of sends and receives, getFuture() returns to such a program
+/// once the work has ended, so that callbacks run at once. Below MPI_THREAD_SERIALIZED, where no
+/// other thread can wait for messages, getFuture() always waits.
+/// Tensors of Backend::allocateTensor() move without copies within a node: ProcessSet::allocate().
 /// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
 /// until `runtime` ends. Backend::abort() does nothing, as with ProcessGroupGloo.
 ///

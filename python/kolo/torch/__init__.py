@@ -70,6 +70,6 @@ def gloo_built():
     return False
 
 
-mpi_ops = sys.modules[__name__ + ".mpi_ops"] = sys.modules[__name__]
+mpi_ops = sys.modules[__name__ + ".mpi_ops"] = sys.modules[__name__]  # a module of Horovod's
 mpi_enabled = mpi_built
 gloo_enabled = ddl_built = ccl_built = rocm_built = gloo_built

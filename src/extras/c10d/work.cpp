@@ -118,18 +118,18 @@ void OperationWork::release_memory() {
   for (const auto& work : parts_.works) work->release_memory();
 }
 
-/// Of such a work a rank may ask for the future before it does what another one waits for first.
-bool OperationWork::has_messages() const {
+/// A rank may ask for the future of a receive before it does what the sender waits for.
+bool OperationWork::is_point_to_point() const {
   using enum c10d::OpType;
   return parts_.type == SEND || parts_.type == RECV || parts_.type == RECVANYSOURCE ||
-         std::ranges::any_of(parts_.works, [](const auto& work) { return work->has_messages(); });
+         std::ranges::any_of(parts_.works, [](const auto& w) { return w->is_point_to_point(); });
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::shared_ptr<FutureThreads> futures = futures_.lock();
   const bool must_wait = futures != nullptr && futures->must_caller_wait();
-  // Before the lock: a thread that waits for it may hold the interpreter's.
-  if (must_wait || (!has_messages() && parts_.interpreter.is_calling())) {
+  // Not under the lock: another thread may wait for it while it holds the interpreter's.
+  if (must_wait || (!is_point_to_point() && parts_.interpreter.is_calling())) {
     parts_.interpreter.unlock_while([&] { wait_and_check(Clock::time_point::max()); });
   }
   const std::lock_guard lock(future_lock_);

@@ -69,7 +69,7 @@ class OperationWork final : public c10d::Work {
   friend class FutureThreads;
   using Clock = std::chrono::steady_clock;
 
-  bool has_messages() const;
+  bool is_point_to_point() const;
   bool has_ended();
   bool settle(Clock::time_point until);
   void make_results();

@@ -93,7 +93,7 @@ class LateSyncBatchNormTest : public testing::Test {
   /// The last rank calls after the others have timed out, and fails in the same way.
   template <class Call>
   void expect_timeout(const Call& call, const std::string& name) {
-    barrier({.timeout = std::chrono::minutes(1)});  // so that the others are in time
+    barrier({.timeout = std::chrono::minutes(1)});  // the others start together
     if (is_last()) std::this_thread::sleep_for(2 * kDeadline);
     const std::string text = text_thrown_by<TimeoutError>(call);
     expect_contains(text, name);

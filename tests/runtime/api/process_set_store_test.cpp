@@ -126,7 +126,7 @@ TEST(ProcessSetStoreErrorTest, AMemberThatDoesNotCome_IsNamed) {
     MemoryStore store;
     Setting setting{.size = 3};
     setting.config.timeout = is_of_call ? 1h : 300ms;
-    std::barrier all_are_done(setting.size);  // one that has ended is named as such
+    std::barrier all_are_done(setting.size);  // the error would name a rank that ends early
     run_runtimes(setting, [&](Runtime& runtime) {
       if (runtime.rank() == 2) return all_are_done.arrive_and_wait();
       const std::string text = text_thrown_by<TimeoutError>([&] {

@@ -36,7 +36,7 @@ TEST_P(TimeoutTest, Timeout_IsThrownOnAllRanksTheLateOneToo) {
         Tensor tensor(5);
         AllreduceOptions options{.op = ReduceOp::Sum, .name = "x"};
         if (runtime.rank() != late) {
-          options.timeout = 500ms;  // the two submit it within that
+          options.timeout = 500ms;  // both must submit it by then
         } else {
           given_up.wait();
         }

@@ -23,7 +23,7 @@ namespace kolo::test::lost_host_test {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLimit = 2s;  // a machine under load may starve a rank
+constexpr auto kLimit = 2s;  // under load a rank may get no CPU for 1 s
 
 /// Two ranks on each of two nodes.
 Setting two_hosts() {

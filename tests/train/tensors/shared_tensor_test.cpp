@@ -150,7 +150,8 @@ TEST_F(SharedTensorTest, Memory_IsFreedWithTheLastTensor) {
   part.reset();
   // The allocator decides what happens to private memory.
   if (was_shared) {
-    EXPECT_TRUE(becomes_true([&] { return !is_mapped(memory); }));  // a step may hold it
+    EXPECT_TRUE(becomes_true(
+        [&] { return !is_mapped(memory); }));  // a step of the engine may still hold it
   }
 }
 
