@@ -5,13 +5,15 @@ if(TARGET kolo)
     SOURCES
       train/buckets/bucket_plan_test.cpp
       train/gradients/arrivals_test.cpp
-      train/gradients/step_phase_test.cpp
+      train/optimizer/call_rules_test.cpp
       train/optimizer/step_command_test.cpp
       extras/power_sgd/orthonormal_test.cpp
       train/sharding/unit_plan_test.cpp
       train/sharding/use_order_test.cpp
     LIBRARIES kolo_extras nlohmann_json::nlohmann_json
     ONE_THREAD)
+  target_compile_definitions(training_parts_test
+    PRIVATE KOLO_SOURCE_FOLDER="${PROJECT_SOURCE_DIR}")
   add_executable(bfloat16_rounding tools/bfloat16_rounding.cpp)
   kolo_configure_target(bfloat16_rounding)
   kolo_internal_includes(bfloat16_rounding)
@@ -42,6 +44,7 @@ if(TARGET kolo)
       train/checkpoint/forged_checkpoint_test.cpp
       train/checkpoint/odd_tensors_test.cpp
       train/checkpoint/training_checkpoint_test.cpp
+      train/optimizer/calls_in_states_test.cpp
       train/optimizer/complex_parameters_test.cpp
       train/optimizer/distributed_optimizer_test.cpp
       train/optimizer/grad_scaler_misuse_test.cpp

@@ -63,15 +63,20 @@ class GradScaler;
 /// first rank. If a parameter has no gradient on this rank, it counts as zero; if it has none on
 /// any rank, its grad() stays undefined.
 ///
-/// Ranks compare the options of groups, the group of each parameter, and whether the last step was
-/// taken or its gradients dropped, without operations of their own. If any differ, the reduction of
-/// the next step ends in a MismatchError on all ranks, which names them, before anything is
-/// updated. If sharded, a rank that drops gradients with which others step gets the error at once,
-/// as they do. save() and join() compare first.
+/// Ranks compare the options of groups, the group of each parameter, whether the last step was
+/// taken or its gradients dropped, and the calls that changed its gradients or state, without
+/// operations of their own. If any differ, the reduction of the next step ends in a MismatchError
+/// on all ranks, which names them, before anything is updated. If sharded, a rank that drops
+/// gradients with which others step gets the error at once, as they do. save() and join() compare
+/// first.
 ///
 /// Parameters may be added later: a group added to this or to the wrapped optimizer, or a parameter
 /// whose requires_grad is set, takes part from the next zero_grad(), synchronize() or step() on;
 /// that call is then collective.
+///
+/// Once a rank has joined, calls that need all ranks throw InvalidArgument on the others, at once:
+/// those that are collective outside of steps, and adding parameters. docs/training.md has a table
+/// of calls and states.
 ///
 /// All ranks of the set must use it alike: each calls step() equally often, whether or not its loss
 /// depends on any parameter, and steps several optimizers in the same order. If shard = Full
@@ -121,6 +126,11 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// model's zero_grad(), the next backward() does the same.
   /// @param set_to_none undefine gradients instead of zeroing them
   void zero_grad(bool set_to_none = true);
+
+  /// Adds a group to this and to the wrapped optimizer at once; hides
+  /// torch::optim::Optimizer::add_param_group(), after which the wrapped optimizer's zero_grad()
+  /// would not reach the group before the next step. Not collective, but to be called on all ranks.
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   /// Whether gradients have arrived on this rank, outside no_sync(), since the last step() or
   /// zero_grad(). With zero_grads(), it shows a wrapper of training what the program has called
@@ -184,7 +194,6 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   one of the same shape and dtype, or undefine it
   /// @return how many ranks visit each element: the set's size without shards, otherwise 1, or with
   ///   ShardScope::Node the number of nodes. Divide sums over the ranks by it.
-  /// @throws InvalidArgument if the optimizer is sharded and some ranks have joined
   int for_each_gradient(const GradientVisitor& visit);
 
   /// Calls synchronize(), then limits each element of all gradients to [-max_value, max_value]; of
@@ -209,7 +218,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ParameterState parameter_state(const at::Tensor& parameter);
 
   /// Resets the wrapped optimizer's state of a parameter to that of a new one, as for a layer that
-  /// the program initializes again. Not collective, but to be called on all ranks.
+  /// the program initializes again. To be called on all ranks; if the optimizer is sharded,
+  /// collective and blocking.
   /// @throws InvalidArgument for a tensor that it does not train
   void reset_parameter_state(const at::Tensor& parameter);
 
@@ -242,7 +252,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// Declares that this rank takes no more steps, and blocks until all ranks have joined. Meanwhile
   /// it contributes zeros to their reductions; Options::join_divisor decides what Average divides
   /// by. Afterwards all ranks have the parameters, optimizer state and options of a rank that has
-  /// taken the most steps, and training may continue. The model's buffers do not change.
+  /// taken the most steps, and training may continue. The model's buffers do not change. If the
+  /// optimizer is sharded, a rank that has joined takes part in nothing but steps: another operation
+  /// of the program's waits for it until its deadline.
   /// @return the rank that joined last; see kolo::join
   /// @throws InvalidArgument while gradients are being reduced, and with local_sgd
   /// @throws MismatchError on all ranks if the last step differed between those that have taken the

@@ -1,6 +1,7 @@
 #include "train/gradients/bucket_pipeline.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace kolo::train {
@@ -89,18 +90,22 @@ class SharedSlotsPipeline final : public BucketPipeline {
         arrivals_(arrivals),
         slots_(reductions.buckets().plan().slots),
         rounds_(by_pass ? static_cast<std::size_t>(passes) : 1),
-        passes_per_round_(by_pass ? 1 : passes),
-        waits_(waits) {}
+        passes_(passes),
+        by_pass_(by_pass),
+        patience_(waits ? kPatience : Duration::zero()) {}
 
   bool is_writable(std::size_t bucket) override;
   void bucket_arrived(std::size_t bucket) override;
   void pass_ended() override;
-  void submit_rest() override { submit_rounds(rounds_); }
+  void submit_rest() override;
   std::exception_ptr restart() override;
 
  private:
-  void submit_rounds(std::size_t rounds);
-  bool can_submit_next() const;
+  using Duration = std::chrono::steady_clock::duration;
+  static constexpr Duration kPatience = std::chrono::milliseconds(100);
+
+  bool has_next() const { return next_ < reductions_.size() * rounds_; }
+  bool is_slot_free();
   std::exception_ptr submit_next();
   std::exception_ptr complete(std::size_t bucket);
 
@@ -108,8 +113,10 @@ class SharedSlotsPipeline final : public BucketPipeline {
   Arrivals& arrivals_;
   const std::size_t slots_;
   const std::size_t rounds_;  // in each, all buckets are submitted
-  const int passes_per_round_;
-  const bool waits_;
+  const int passes_;
+  const bool by_pass_;
+  const Duration patience_;
+  Duration waited_{};               // in this pass
   std::size_t next_ = 0;            // next submission, counted over all rounds of this step
   std::exception_ptr first_error_;  // of buckets that were completed here in this step
 };
@@ -128,7 +135,7 @@ bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
 }
 
 void SharedSlotsPipeline::bucket_arrived(std::size_t) {
-  while (can_submit_next()) {
+  while (has_next() && arrivals_.is_complete(next_ % reductions_.size()) && is_slot_free()) {
     if (const std::exception_ptr error = submit_next()) {
       reductions_.step().phases.fail();
       std::rethrow_exception(error);
@@ -136,27 +143,32 @@ void SharedSlotsPipeline::bucket_arrived(std::size_t) {
   }
 }
 
-bool SharedSlotsPipeline::can_submit_next() const {
-  if (next_ == reductions_.size() * rounds_ || !arrivals_.is_complete(next_ % reductions_.size()))
-    return false;
-  const std::size_t slot = next_ % reductions_.size() % slots_;
-  for (std::size_t i = slot; !waits_ && i < reductions_.size(); i += slots_) {
-    if (reductions_.is_submitted(i) && !reductions_.is_complete(i) && !reductions_.is_ready(i)) {
-      return false;
-    }
+/// Whether the slot's previous bucket has completed, perhaps after a wait.
+bool SharedSlotsPipeline::is_slot_free() {
+  const Duration patience = reductions_.step().had_joined ? Duration::zero() : patience_;
+  for (std::size_t i = next_ % reductions_.size() % slots_; i < reductions_.size(); i += slots_) {
+    if (!reductions_.is_submitted(i) || reductions_.is_complete(i)) continue;
+    const auto start = std::chrono::steady_clock::now();
+    const bool is_ready = reductions_.wait_for(i, std::max(patience - waited_, Duration::zero()));
+    waited_ += std::chrono::steady_clock::now() - start;
+    if (!is_ready) return false;
   }
   return true;
 }
 
 /// Errors of earlier buckets are those of the step, which restart() returns.
 void SharedSlotsPipeline::pass_ended() {
-  if (!waits_) return;
-  const int complete = reductions_.step().backward.passes() / passes_per_round_;
-  submit_rounds(std::min(static_cast<std::size_t>(complete), rounds_));
+  waited_ = {};
+  const int passes = std::min(reductions_.step().backward.passes(), passes_);
+  if (by_pass_) {
+    while (next_ < reductions_.size() * static_cast<std::size_t>(passes)) submit_next();
+  } else if (patience_ > Duration::zero() && passes == passes_) {
+    while (has_next() && is_slot_free()) submit_next();
+  }
 }
 
-void SharedSlotsPipeline::submit_rounds(std::size_t rounds) {
-  while (next_ < reductions_.size() * rounds) submit_next();
+void SharedSlotsPipeline::submit_rest() {
+  while (has_next()) submit_next();
 }
 
 /// Completes the slot's previous bucket and returns its error, if any, instead of throwing it: all
@@ -186,6 +198,7 @@ std::exception_ptr SharedSlotsPipeline::complete(std::size_t bucket) {
 
 std::exception_ptr SharedSlotsPipeline::restart() {
   next_ = 0;
+  waited_ = {};
   return std::exchange(first_error_, nullptr);
 }
 

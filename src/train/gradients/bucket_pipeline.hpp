@@ -52,7 +52,7 @@ class Arrivals {
 /// calls, not for a time.
 ///
 /// Guards hold from submission on: the bucket's gradients refuse access, a further one ends
-/// backward() with an error unless each pass is reduced, and StepPhases forbids join() and load().
+/// backward() with an error unless each pass is reduced, and call_rules() forbids join() and load().
 /// Before it, the program may still read, change and drop the gradients.
 class BucketPipeline {
  public:
@@ -64,8 +64,8 @@ class BucketPipeline {
   /// All gradients of the bucket have arrived: submits the buckets that can be submitted now.
   /// Throws the error of a bucket that had to be completed first.
   virtual void bucket_arrived(std::size_t bucket) = 0;
-  /// A pass has ended. If another rank's backward() may wait for buckets of this rank, submits
-  /// those that no gradient completes any more, since the program may wait for that rank.
+  /// A pass has ended: submits buckets that no gradient completes any more, since another rank's
+  /// backward() may wait for them.
   virtual void pass_ended() = 0;
   /// Submits all other buckets of the step.
   virtual void submit_rest() = 0;
@@ -79,9 +79,13 @@ std::unique_ptr<BucketPipeline> make_own_memory_pipeline(StepReductions& reducti
 /// Buckets share slots of memory, and all ranks submit them in the order of the layout: once in a
 /// step of `passes` passes or, with `by_pass`, in each pass. On the CPU, if they are submitted only
 /// once, gradients are moved into the bucket on arrival if the slot's previous bucket has
-/// completed; otherwise when the bucket is submitted. A backward() that is further ahead waits,
-/// unless `waits` is false: then gradients stay in their own memory until the slot's previous
-/// bucket has completed.
+/// completed; otherwise when the bucket is submitted. A backward() that is further ahead waits for
+/// that, but, in all its waits, for at most kPatience, and not at all unless `waits`: another rank
+/// may itself wait for this one in its own backward(), for another optimizer or in an operation of
+/// the program. Then gradients stay in their own memory meanwhile.
+///
+/// With `by_pass`, the end of a pass waits for its buckets, so that no pass adds to the gradients
+/// of another.
 std::unique_ptr<BucketPipeline> make_shared_slots_pipeline(StepReductions& reductions,
                                                            Arrivals& arrivals, int passes,
                                                            bool by_pass, bool waits);

@@ -45,9 +45,8 @@ at::Tensor real_elements(const at::Tensor& gradient) {
   return at::view_as_real(elements.is_conj() ? elements.conj() : elements);
 }
 
-GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets,
-                                 std::function<void(const TensorView& rows)> sum)
-    : set_(set), sets_(sets), sum_(std::move(sum)) {}
+GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets, GatherRows gather)
+    : set_(set), sets_(sets), gather_(std::move(gather)) {}
 
 void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double scale,
                               bool is_local) {
@@ -91,13 +90,11 @@ GlobalGradients::Found GlobalGradients::found() {
   return *found_;
 }
 
-/// Every rank fills its own row of a sum, which is exact: the others add zeros.
 std::vector<GlobalGradients::Row> GlobalGradients::allgather_rows(double norm) {
   std::vector<Row> rows(static_cast<std::size_t>(set_.size()));
-  Row& own = rows[static_cast<std::size_t>(set_.rank())];
-  own = own_;
+  Row own = own_;
   own[kNorm] = norm;
-  sum_({rows.data(), DType::Float64, {set_.size(), kColumns}, Device{}});
+  gather_({own.data(), DType::Float64, {1, kColumns}, Device{}}, rows.data());
   require_equal_scales(rows);
   found_ = found_in(rows);
   return rows;

@@ -18,16 +18,18 @@ namespace kolo::train {
 at::Tensor real_elements(const at::Tensor& gradient);
 
 /// Unscales and clips the gradients of a step, whose elements may be sharded, with the same result
-/// on all ranks. One small reduction carries both the norm and whether any gradient was not finite;
+/// on all ranks. One small all-gather carries both the norm and whether any gradient was not finite;
 /// a rank without gradients takes part in it.
 class GlobalGradients {
  public:
   /// What unscaling has found on all ranks together.
   enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
 
-  /// `sum` sums rows over the ranks of `set`, in place; `set` and `sets` outlive this.
-  GlobalGradients(ProcessSet& set, const ShardSets& sets,
-                  std::function<void(const TensorView& rows)> sum);
+  /// Gathers the rows of all ranks, of which this one gives `own`, to `all`.
+  using GatherRows = std::function<void(const TensorView& own, void* all)>;
+
+  /// `set` and `sets` outlive this.
+  GlobalGradients(ProcessSet& set, const ShardSets& sets, GatherRows gather);
 
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
   /// finite. The next clip() or found() shares this with the other ranks, unless `is_local`.
@@ -55,7 +57,7 @@ class GlobalGradients {
 
   ProcessSet& set_;
   const ShardSets& sets_;
-  const std::function<void(const TensorView& rows)> sum_;
+  const GatherRows gather_;
   Row own_{};                   // of the last unscale()
   std::optional<Found> found_;  // on all ranks together
 };

@@ -45,35 +45,6 @@ std::uint64_t GradientCompression::reduce_scatter_bytes(std::size_t count, int r
 
 namespace {
 
-struct Rule {
-  std::string_view name;
-  bool when_synchronized;  // all calls are allowed while accumulating, none while reducing
-  std::string_view remedy;
-};
-
-/// In the order of StepCall.
-constexpr std::array<Rule, 4> kRules{{
-    {"join()", true, "Call step() or zero_grad() first."},
-    {"load()", false, "Call step() or zero_grad() first."},
-    {"register_bucket_hook()", true, "Call it before backward()."},
-    {"step() under skip_synchronize()", true,
-     "Call synchronize() before, or run backward() under no_sync()."},
-}};
-
-}  // namespace
-
-void StepPhases::require(StepCall call) const {
-  const Rule& rule = kRules[static_cast<std::size_t>(call)];
-  const bool is_synchronized = phase_ == StepPhase::Synchronized;
-  if (!is_in_flight() && (!is_synchronized || rule.when_synchronized)) return;
-  throw InvalidArgument(
-      "DistributedOptimizer: " + std::string(rule.name) + " while gradients " +
-      (is_synchronized ? "are reduced and not used yet. " : "are being reduced. ") +
-      std::string(rule.remedy));
-}
-
-namespace {
-
 /// One reduction for each parameter: Adasum weighs ranks by the angle between their gradients.
 Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
                     const AllreduceOptions& options) {
@@ -206,6 +177,29 @@ bool BucketReduction::is_ready() const {
   };
   return handle_.is_ready() && is_done(gradients_) && !pending_replica_sum_ &&
          is_done(replica_sum_) && !hook_;
+}
+
+bool BucketReduction::wait_for(std::chrono::steady_clock::duration duration) {
+  const auto deadline = std::chrono::steady_clock::now() + duration;
+  for (Handle* const handle : {&handle_, gradients_ ? &*gradients_ : nullptr}) {
+    if (handle == nullptr || handle->is_ready()) continue;
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= left.zero()) return false;
+    try {
+      if (!handle->wait_for(left)) return false;
+    } catch (const Error&) {
+      // wait() throws it again.
+    }
+  }
+  advance();
+  const auto left = deadline - std::chrono::steady_clock::now();
+  if (replica_sum_ && !replica_sum_->is_ready() && left > left.zero()) {
+    try {
+      replica_sum_->wait_for(left);
+    } catch (const Error&) {
+    }
+  }
+  return is_ready();
 }
 
 void BucketReduction::begin_replica_sum() {
@@ -494,7 +488,6 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
                                 !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
   const bool is_mean = has_flags_inside && options.op == ReduceOp::Average;
   const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
-  setup_.step.active_ranks = active;
   if (options.op == ReduceOp::Average && options.join_divisor == JoinDivisor::Active &&
       active > 0 && active < size) {
     const at::NoGradGuard no_grad;

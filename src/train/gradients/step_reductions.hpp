@@ -71,11 +71,7 @@ enum class StepPhase : std::uint8_t {
   Failed,        ///< backward() has thrown the error of a bucket; others may be in flight
 };
 
-/// Calls that are not allowed in every phase.
-enum class StepCall : std::uint8_t { Join, Load, RegisterBucketHook, LocalStep };
-
-/// Holds the phase and decides which calls it allows. TrainingEngine and the reductions report its
-/// transitions.
+/// Holds the phase. TrainingEngine and the reductions report its transitions.
 class StepPhases {
  public:
   StepPhase current() const { return phase_; }
@@ -92,9 +88,6 @@ class StepPhases {
   }
   /// After step(), or when gradients are discarded.
   void restart() { phase_ = StepPhase::Accumulating; }
-
-  /// Throws InvalidArgument, naming what to call first, if the phase does not allow `call`.
-  void require(StepCall call) const;
 
  private:
   StepPhase phase_ = StepPhase::Accumulating;
@@ -148,11 +141,12 @@ struct StepState {
 
   StepPhases phases;
   BackwardPass backward;
-  int no_sync = 0;               ///< guards alive
-  bool is_active = true;         ///< this rank has not joined
-  int active_ranks = 0;          ///< in this step's reductions, of a sharded optimizer
-  PassKinds own_passes;          ///< of this rank since the last step
-  bool has_any_counted = false;  ///< a pass of any rank, according to this step's reductions
+  int no_sync = 0;                ///< guards alive
+  bool is_active = true;          ///< this rank has not joined
+  std::vector<int> joined_ranks;  ///< in this step, of a sharded optimizer, see Attendance
+  bool had_joined = false;        ///< some ranks had, in the last step
+  PassKinds own_passes;           ///< of this rank since the last step
+  bool has_any_counted = false;   ///< a pass of any rank, according to this step's reductions
   /// Of what ranks do alike, see RankComparison; none if there is one rank.
   std::optional<std::uint32_t> digest;
   bool digests_differ = false;  ///< according to this step's reductions
@@ -200,6 +194,8 @@ class BucketReduction {
   void advance();
   /// Whether wait() would return immediately.
   bool is_ready() const;
+  /// Waits for at most `duration`, and returns is_ready(). Throws no error of the reduction.
+  bool wait_for(std::chrono::steady_clock::duration duration);
   /// Blocks until gradients and flags of all ranks are reduced; on a GPU the current stream waits
   /// for the gradients. Throws the first error of its operations after all of them have ended.
   void wait();
@@ -270,10 +266,13 @@ class StepReductions {
   /// Starts sums over replicas whose shards are ready. Does not block.
   void advance();
 
-  /// Since finish(): whether the bucket was submitted; whether complete() would return immediately;
-  /// whether complete() was called for the last submission.
+  /// Since finish(): whether the bucket was submitted; whether complete() would return immediately,
+  /// at once or after at most `duration`; whether complete() was called for the last submission.
   bool is_submitted(std::size_t bucket) const { return states_[bucket].reduction.has_value(); }
   bool is_ready(std::size_t bucket) const { return states_[bucket].reduction->is_ready(); }
+  bool wait_for(std::size_t bucket, StepState::Clock::duration duration) {
+    return states_[bucket].reduction->wait_for(duration);
+  }
   bool is_complete(std::size_t bucket) const { return states_[bucket].is_complete; }
 
   /// Waits for the bucket and assigns its gradients; does nothing the second time. Throws the

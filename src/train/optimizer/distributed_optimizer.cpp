@@ -186,8 +186,9 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
                 }),
       guards_(context_, reducers_),
       gradients_(context_.set, context_.sets,
-                 [this](const TensorView& rows) { sum_over_ranks(rows); }),
+                 [this](const TensorView& own, void* all) { gather_rows(own, all); }),
       normalization_(context_, reducers_),
+      attendance_(context_, reducers_),
       commands_(context_),
       local_(context_, reducers_),
       comparison_(context_, reducers_, option_sync_),
@@ -206,12 +207,18 @@ TrainingEngine::~TrainingEngine() {
   context_.unit_calls->before_gather = nullptr;
   context_.unit_calls->find_joined = nullptr;
   if (!reducers_.are_sharded()) return;
-  for (const auto& reducer : reducers_) reducer->shards()->erase_state(*wrapped_);
+  for (const auto& reducer : reducers_) {
+    if (const ParameterShards* const shards = reducer->shards()) shards->erase_state(*wrapped_);
+  }
   try {
     wrapped_->create_expected_state();  // for whoever steps the wrapped optimizer next
   } catch (...) {
     // Without memory for it, that step will throw.
   }
+}
+
+void TrainingEngine::match_groups() {
+  option_sync_.match_members(context_.groups, wrapped_->groups());
 }
 
 void TrainingEngine::merge_options() { option_sync_.merge(context_.groups, wrapped_->groups()); }
@@ -221,6 +228,16 @@ void TrainingEngine::backward(const at::Tensor& loss_sum, std::int64_t count) {
   const std::uint64_t ended = context_.step.backward.ended();
   normalization_.backward(loss_sum, count);
   if (context_.step.backward.ended() == ended) end_backward();  // it gave no gradient here
+}
+
+/// Throws InvalidArgument if the state of the step, or a rank that has joined, does not allow the
+/// call. Collective if the call needs all ranks.
+void TrainingEngine::require(Call call) {
+  require_phase(call, context_.step.phases.current());
+  const CallRule& rule = call_rules()[static_cast<std::size_t>(call)];
+  if (rule.needs_all_from && *context_.options.shard >= *rule.needs_all_from) {
+    attendance_.require_all(std::string(rule.name));
+  }
 }
 
 /// Called before the first gradient of a backward().
@@ -235,7 +252,8 @@ void TrainingEngine::begin_backward() {
         if (torch::autograd::get_current_node() != nullptr) return;
         if (const auto call = end.lock()) (*call)();
       });
-  normalization_.note_pass();
+  const bool is_refused = context_.step.phases.current() == StepPhase::Synchronized;
+  if (!is_refused) normalization_.note_pass();
 }
 
 void TrainingEngine::end_backward() {
@@ -252,7 +270,7 @@ void TrainingEngine::forget_dropped() {
   const StepPhases& phases = context_.step.phases;
   BackwardPass& backward = context_.step.backward;
   if (phases.current() == StepPhase::Synchronized) {
-    if (!reducers_.any(&GradientReducer::has_gradients)) discard();
+    if (!reducers_.any(&GradientReducer::has_gradients)) drop_gradients(/*adds_new=*/false);
     return;
   }
   normalization_.forget_dropped();
@@ -260,7 +278,7 @@ void TrainingEngine::forget_dropped() {
   const bool are_all = !reducers_.any(&GradientReducer::has_kept);
   // On other ranks buckets may be in flight, even if none is here.
   const bool is_reduced = backward.passes() >= context_.options.backward_passes_per_step;
-  if (are_all && (is_reduced || phases.is_in_flight())) return discard();
+  if (are_all && (is_reduced || phases.is_in_flight())) return drop_gradients(/*adds_new=*/false);
   const std::string changed = reducers_.changed_since_arrival();
   for (const auto& reducer : reducers_) reducer->forget_dropped();
   if (!are_all) return;
@@ -277,9 +295,8 @@ void TrainingEngine::synchronize() {
     return note_dropped(reducers_.drop_undefined());
   }
   guards_.require_untouched();
-  option_sync_.match_members(context_.groups, wrapped_->groups());
   if (local_.is_on()) return normalization_.finish_alone();
-  reducers_.add_new();
+  add_new();
   reduce(/*is_discarded=*/false);
 }
 
@@ -291,11 +308,23 @@ void TrainingEngine::note_dropped(const std::vector<std::string>& parameters) {
   commands_.announce(DropCommand{parameters});
 }
 
+/// Collective if the program has added or unfrozen parameters.
+void TrainingEngine::add_new() {
+  match_groups();
+  reducers_.add_new([this] { require(Call::AddParameters); });
+}
+
 void TrainingEngine::discard() {
   ++discards_;
+  drop_gradients(/*adds_new=*/true);
+}
+
+/// Within a backward(), `adds_new` would drop the gradients that it has brought new parameters.
+void TrainingEngine::drop_gradients(bool adds_new) {
   context_.step.backward.restart();
   try {
-    discard_on_all_ranks();
+    drop_on_all_ranks();
+    if (adds_new) add_new();
   } catch (const ShutdownError&) {
     // A Runtime has ended: no rank reduces these gradients or waits for this one any more.
     normalization_.restart();
@@ -303,13 +332,11 @@ void TrainingEngine::discard() {
   }
 }
 
-void TrainingEngine::discard_on_all_ranks() {
+void TrainingEngine::drop_on_all_ranks() {
   StepPhases& phases = context_.step.phases;
   const bool is_reduced = phases.current() == StepPhase::Synchronized;
   const bool has_begun = phases.is_in_flight() || normalization_.has_passes() || has_arrivals();
   if (is_reduced) phases.restart();
-  option_sync_.match_members(context_.groups, wrapped_->groups());
-  reducers_.add_new();
   if (!has_begun) normalization_.restart();
   // A step that has failed leaves stand-ins.
   if (!has_begun && !is_reduced) return reducers_.end_withholding();
@@ -336,7 +363,7 @@ void TrainingEngine::make_gradients_ready() {
   enter(insight::Phase::Step);
   if (skip_synchronize_ == 0) return synchronize();
   guards_.require_unsharded("step() under skip_synchronize()");
-  context_.step.phases.require(StepCall::LocalStep);
+  require(Call::LocalStep);
   normalization_.finish_alone();
 }
 
@@ -347,6 +374,11 @@ double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
   }
   synchronize();
   commands_.announce(ClipCommand{max_norm, norm_type});
+  return clip_norm(max_norm, norm_type);
+}
+
+double TrainingEngine::clip_norm(double max_norm, double norm_type) {
+  note_call("clip_grad_norm_", {max_norm, norm_type});
   return gradients_.clip(reducers_.gradients(), max_norm, norm_type, !context_.is_sharded());
 }
 
@@ -357,16 +389,18 @@ void TrainingEngine::clip_grad_value(double max_value) {
   }
   synchronize();
   commands_.announce(ClipValueCommand{max_value});
+  clip_values(max_value);
+}
+
+void TrainingEngine::clip_values(double max_value) {
+  note_call("clip_grad_value_", {max_value});
   reducers_.clip_values(max_value);
 }
 
 int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisitor& visit) {
   synchronize();
-  if (context_.have_some_joined()) {
-    throw InvalidArgument(
-        "DistributedOptimizer: for_each_gradient() while some ranks have joined, whose shards of "
-        "the gradients it cannot visit. Call it in steps that all ranks take.");
-  }
+  require(Call::ForEachGradient);
+  note_call("for_each_gradient", {});
   reducers_.for_each_gradient(visit);
   if (!context_.is_sharded()) return context_.set.size();
   return context_.sets.replicas != nullptr ? context_.sets.replicas->size() : 1;
@@ -376,11 +410,19 @@ void TrainingEngine::unscale(double scale) {
   make_gradients_ready();
   require_precise_gradients();
   commands_.announce(UnscaleCommand{scale});
+  divide_gradients(scale);
+}
+
+void TrainingEngine::divide_gradients(double scale) {
+  note_call("GradScaler::unscale_", {scale});
   // Each rank has all reduced gradients, the same as the others, unless they are sharded.
-  const bool is_local = !context_.is_sharded();
-  const bool is_reduced = context_.step.phases.current() == StepPhase::Synchronized;
-  if (is_local && is_reduced) comparison_.note_scale(scale);
-  gradients_.unscale(reducers_.gradients(), scale, is_local);
+  gradients_.unscale(reducers_.gradients(), scale, /*is_local=*/!context_.is_sharded());
+}
+
+/// Gradients that ranks have not reduced may differ, and what is done to them, too.
+void TrainingEngine::note_call(const std::string& call, const std::vector<double>& arguments) {
+  if (context_.step.phases.current() != StepPhase::Synchronized) return;
+  comparison_.note_call(call, arguments);
 }
 
 void TrainingEngine::require_precise_gradients() const {
@@ -406,7 +448,7 @@ GlobalGradients::Found TrainingEngine::found_in_gradients() {
 
 void TrainingEngine::set_hook(BucketHook hook) {
   guards_.require_unsharded("register_bucket_hook()");
-  context_.step.phases.require(StepCall::RegisterBucketHook);
+  require(Call::RegisterBucketHook);
   context_.hook = std::move(hook);
   for (const auto& reducer : reducers_) {
     reducer->lay_out_residuals(reducer->residuals().take());
@@ -463,7 +505,7 @@ at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
 /// wrapped optimizer must be stepped once. If it throws on a rank, the others learn the reason, and
 /// throw, where they wait for that rank's updates.
 void TrainingEngine::update_shards() {
-  call_in_step("step()", [&] { synchronize_ranks("step()"); });
+  call_in_step("step()", [&] { attendance_.meet("step()"); });
   std::exception_ptr error;
   std::string failure;
   const auto attempt = [&](const auto& work) {
@@ -516,7 +558,7 @@ void TrainingEngine::update_shards() {
     attempt([&] { reducer->shards()->memory().end_update(failure); });
   }
   reducers_.clear_gradients();
-  expect_all_active();
+  attendance_.restart();
   if (!error) return;
   context_.step.phases.restart();  // the gradients are gone, on this rank too
   context_.unit_calls->restart();
@@ -535,7 +577,7 @@ void TrainingEngine::skip_step() {
   if (context_.step.is_active) commands_.announce(SkipCommand{});
   if (context_.is_sharded()) reducers_.clear_gradients();
   reducers_.finish_residuals(/*is_used=*/false);
-  expect_all_active();
+  attendance_.restart();
   end_step(StepEnd::Skipped);
 }
 
@@ -543,7 +585,7 @@ void TrainingEngine::skip_step() {
 /// would wait for this one to update its shards: they get an error instead.
 void TrainingEngine::end_dropped_step() {
   if (context_.is_sharded()) {
-    call_in_step("zero_grad()", [&] { synchronize_ranks("zero_grad()"); });
+    call_in_step("zero_grad()", [&] { attendance_.meet("zero_grad()"); });
   }
   context_.unit_calls->restart();
   comparison_.note(StepEnd::Dropped);
@@ -572,19 +614,13 @@ void TrainingEngine::end_step(StepEnd end) {
 // --- what ranks agree on in a step ---
 
 void TrainingEngine::start_units() {
-  expect_all_active();
   context_.unit_calls->before_gather = [this](const std::string& reducer, std::size_t unit,
                                               std::size_t slot) {
     if (context_.step.is_active) commands_.announce(GatherCommand{reducer, unit, slot});
   };
-  context_.unit_calls->find_joined = [this] { return find_joined(); };
-}
-
-/// A barrier that is numbered like the collectives of units, after those in flight.
-void TrainingEngine::synchronize_ranks(const std::string& purpose) {
-  if (context_.set.size() == 1) return;
-  for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
-  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+  context_.unit_calls->find_joined = [this](const MismatchError& error) {
+    return attendance_.find_joined(error);
+  };
 }
 
 /// Runs a collective between the reduction and the end of a step, for this rank's call `call`. If
@@ -605,44 +641,20 @@ void TrainingEngine::call_in_step(const char* call, const std::function<void()>&
 
 /// Of a sharded optimizer. Numbered like the collectives of units, so that ranks that call
 /// something else, such as step(), get an error at once.
-void TrainingEngine::sum_over_ranks(const TensorView& rows) {
-  const OperationOptions options = context_.unit_calls->next({.process_set = &context_.set}, {});
-  call_in_step("clip_grad_norm_() or a step with GradScaler", [&] {
-    allreduce(rows, rows,
-              {.op = ReduceOp::Sum, .name = options.name, .process_set = options.process_set});
+void TrainingEngine::gather_rows(const TensorView& own, void* all) {
+  constexpr const char* kCall = "clip_grad_norm_() or a step with GradScaler";
+  call_in_step(kCall, [&] {
+    allgather(
+        own, [all](const auto&) { return all; },
+        context_.unit_calls->next({.process_set = &context_.set}, kCall));
   });
-}
-
-/// Called on all ranks after a mismatch: whether some have joined, since the next numbered
-/// collective of a joined rank is that of join(). Joined ranks then wait for commands.
-bool TrainingEngine::find_joined() {
-  std::int64_t is_active = context_.step.is_active ? 1 : 0;
-  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
-  allgather({&is_active, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
-            {.name = context_.prefix + ".joined", .process_set = &context_.set});
-  context_.step.active_ranks = static_cast<int>(std::ranges::count(all, 1));
-  return context_.have_some_joined();
-}
-
-/// A new step begins. If parameters are gathered on use, the first mismatch reveals which ranks
-/// have joined; in other modes the reductions do.
-void TrainingEngine::expect_all_active() {
-  if (context_.gathers_on_use) context_.step.active_ranks = context_.set.size();
 }
 
 /// Reduces the gradients of the step that are not reduced yet.
 void TrainingEngine::reduce(bool is_discarded) {
-  const auto wait_for_others = [&] {
-    if (context_.step.is_active) commands_.announce(ReduceCommand{is_discarded});
-    synchronize_ranks("the end of backward()");
-  };
-  if (context_.gathers_on_use) {
-    try {
-      wait_for_others();
-    } catch (const MismatchError&) {
-      if (!context_.step.is_active || !find_joined()) throw;
-      wait_for_others();
-    }
+  if (context_.is_sharded() && context_.step.is_active) {
+    attendance_.find_joined_before("the end of backward()");
+    commands_.announce(ReduceCommand{is_discarded});
   }
   normalization_.begin();
   try {
@@ -675,12 +687,13 @@ void TrainingEngine::reduce(bool is_discarded) {
 // --- joining ---
 
 int TrainingEngine::join() {
-  context_.step.phases.require(StepCall::Join);
+  require(Call::Join);
   if (context_.options.local_sgd.period > 0) {
     throw InvalidArgument(
         "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
         "Give all ranks equally many steps.");
   }
+  add_new();  // as ranks that do not join yet
   int last = 0;
   if (context_.is_sharded()) {
     last = join_sharded();
@@ -694,37 +707,23 @@ int TrainingEngine::join() {
   return last;
 }
 
-/// Blocks until active ranks need this joined one. Returns false if all ranks have joined.
-bool TrainingEngine::await_step() {
-  StepState& step = context_.step;
-  if (!context_.gathers_on_use) {
-    synchronize();
-  } else if (!context_.have_some_joined()) {
-    try {
-      synchronize_ranks("join()");
-      step.active_ranks = 0;  // all have joined
-    } catch (const MismatchError&) {
-      if (!find_joined()) throw;
-    }
-  }
-  return step.active_ranks > 0;
-}
-
 /// Other ranks need a joined rank's shards: it takes part in their steps, without gradients of its
 /// own, until no rank is active.
 int TrainingEngine::join_sharded() {
-  if (context_.step.phases.current() == StepPhase::Synchronized) discard();
+  if (context_.step.phases.current() == StepPhase::Synchronized) {
+    drop_gradients(/*adds_new=*/false);
+  }
   const auto make_active = [](TrainingContext* context) {
     context->step.is_active = true;
     context->step.phases.restart();
   };
   const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
   context_.step.is_active = false;
-  while (await_step()) {
+  while (attendance_.join()) {
     follow_one_step();
     context_.step.phases.restart();
   }
-  expect_all_active();
+  attendance_.restart();
   for (GatheredUnits* const units : reducers_.units()) units->restart();
   reducers_.clear_gradients();
   // If no rank has announced anything, all have joined simultaneously.
@@ -740,15 +739,14 @@ void TrainingEngine::follow_one_step() {
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
-      gradients_.clip(reducers_.gradients(), clip->max_norm, clip->norm_type,
-                      /*is_local=*/false);
+      clip_norm(clip->max_norm, clip->norm_type);
     } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
-      reducers_.clip_values(clip_value->max_value);
+      clip_values(clip_value->max_value);
     } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
       reducers_.drop(drop->parameters);
       comparison_.note_dropped(drop->parameters);
     } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
-      gradients_.unscale(reducers_.gradients(), unscale->scale, /*is_local=*/false);
+      divide_gradients(unscale->scale);
     } else if (std::holds_alternative<FindOverflowCommand>(command)) {
       gradients_.found();
     } else if (const auto* const update = std::get_if<UpdateCommand>(&command)) {
@@ -762,7 +760,6 @@ void TrainingEngine::follow_one_step() {
     } else {  // DiscardCommand
       end_dropped_step();
       reducers_.clear_gradients();
-      if (!context_.gathers_on_use) return;
       context_.step.phases.restart();
     }
   }
@@ -772,17 +769,20 @@ void TrainingEngine::follow_one_step() {
 
 void TrainingEngine::full_parameters(const std::function<void()>& write) {
   guards_.require_untouched();
+  require(Call::FullParameters);
   write_full_parameters(context_, reducers_, write);
 }
 
-DistributedOptimizer::ParameterState TrainingEngine::parameter_state(
-    const at::Tensor& parameter) const {
+DistributedOptimizer::ParameterState TrainingEngine::parameter_state(const at::Tensor& parameter) {
   const auto [reducer, index] = reducers_.find(parameter, "parameter_state()");
+  require(Call::ParameterState);
   return state_of(context_, *reducer, index);
 }
 
 void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
   const auto [reducer, index] = reducers_.find(parameter, "reset_parameter_state()");
+  require(Call::ResetParameterState);
+  comparison_.note_reset(reducer->parameters()[index].name);
   reset_state_of(context_, *reducer, index);
 }
 
@@ -797,26 +797,26 @@ void TrainingEngine::require_state_map() const {
 
 /// Averages parameters of ranks that have stepped alone.
 void TrainingEngine::average_parameters() {
-  option_sync_.match_members(context_.groups, wrapped_->groups());
-  reducers_.add_new();
+  add_new();
   local_.average();
 }
 
 void TrainingEngine::check_replicas() {
   guards_.require_untouched();
+  require(Call::CheckReplicas);
   compare_replicas(context_, reducers_);
 }
 
 void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  require(Call::Save);
   merge_options();
   local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
   checkpoint_.save(folder, options);
 }
 
 Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
-  context_.step.phases.require(StepCall::Load);
-  option_sync_.match_members(context_.groups, wrapped_->groups());
-  reducers_.add_new();
+  require(Call::Load);
+  add_new();
   merge_options();
   for (GatheredUnits* const units : reducers_.units()) units->release_all();
   const Loaded loaded = checkpoint_.load(path, options);
@@ -826,6 +826,7 @@ Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions
 }
 
 void TrainingEngine::save_full_state(const std::filesystem::path& file, int root) {
+  require(Call::SaveFullState);
   if (local_.is_on()) average_parameters();
   checkpoint_.save_full_state(file, root);
 }
@@ -922,6 +923,11 @@ DistributedOptimizer::~DistributedOptimizer() = default;
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   engine_->discard();
   torch::optim::Optimizer::zero_grad(set_to_none);
+}
+
+void DistributedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  torch::optim::Optimizer::add_param_group(group);
+  engine_->match_groups();
 }
 
 bool DistributedOptimizer::has_gradients() const { return engine_->has_arrivals(); }

@@ -14,6 +14,7 @@
 #include "insight/recorder.hpp"
 #include "kolo/torch/filters.hpp"
 #include "train/gradients/global_gradients.hpp"
+#include "train/optimizer/call_rules.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/joining.hpp"
 #include "train/optimizer/local_sgd.hpp"
@@ -77,6 +78,8 @@ class TrainingEngine {
 
   void backward(const at::Tensor& loss_sum, std::int64_t count);
   void enter(insight::Phase phase);
+  /// Gives the groups of the side that the program has not changed the members of the other.
+  void match_groups();
   void synchronize();
   /// Synchronizes unless skip_synchronize() makes each rank step with its own gradients.
   void make_gradients_ready();
@@ -92,7 +95,7 @@ class TrainingEngine {
   double clip_grad_norm(double max_norm, double norm_type);
   void clip_grad_value(double max_value);
   int for_each_gradient(const DistributedOptimizer::GradientVisitor& visit);
-  DistributedOptimizer::ParameterState parameter_state(const at::Tensor& parameter) const;
+  DistributedOptimizer::ParameterState parameter_state(const at::Tensor& parameter);
   void reset_parameter_state(const at::Tensor& parameter);
   void require_state_map() const;
   int join();
@@ -124,9 +127,16 @@ class TrainingEngine {
   void begin_backward();
   void end_backward();
   void forget_dropped();
+  void require(Call call);
+  void add_new();
+  void drop_gradients(bool adds_new);
   void note_dropped(const std::vector<std::string>& parameters);
-  void discard_on_all_ranks();
+  void drop_on_all_ranks();
   void require_precise_gradients() const;
+  void note_call(const std::string& call, const std::vector<double>& arguments);
+  double clip_norm(double max_norm, double norm_type);
+  void clip_values(double max_value);
+  void divide_gradients(double scale);
   at::Tensor step_unsharded(const LossClosure& closure);
   at::Tensor step_shards(const LossClosure& closure);
   void update_shards();
@@ -136,12 +146,8 @@ class TrainingEngine {
   void average_parameters();
   void start_units();
   void reduce(bool is_discarded);
-  void synchronize_ranks(const std::string& purpose);
   void call_in_step(const char* call, const std::function<void()>& collective);
-  void sum_over_ranks(const TensorView& rows);
-  bool find_joined();
-  void expect_all_active();
-  bool await_step();
+  void gather_rows(const TensorView& own, void* all);
   int join_sharded();
   void follow_one_step();
 
@@ -152,6 +158,7 @@ class TrainingEngine {
   UsageGuards guards_;
   GlobalGradients gradients_;
   LossNormalization normalization_;
+  Attendance attendance_;
   JoinCommands commands_;
   LocalSgdSchedule local_;
   RankComparison comparison_;

@@ -207,14 +207,24 @@ void write_full_parameters(TrainingContext& context, GradientReducers& reducers,
   options.name = context.prefix + ".full_parameters";
   options.process_set = &context.set;
   const NamedTensors shared = shared_parameters(context, reducers);
-  const std::vector<int> writers = write_to_copies(reducers, shared, write, options);
+  // `write` has written to copies: the parameters are as before if it or a later check has failed.
+  const auto accept = [&] {
+    for (const auto& reducer : reducers) reducer->accept_writes();
+    context.frozen.accept_writes();
+  };
+  std::vector<int> writers;
+  try {
+    writers = write_to_copies(reducers, shared, write, options);
+  } catch (...) {
+    accept();
+    throw;
+  }
   barrier(options);  // the writers have copied
   for (std::size_t i = 0; i < shared.size(); ++i) {
     if (writers[i] < 0 || context.sets.replicas == nullptr) continue;
     broadcast_parameters({shared[i]}, writers[i], &context.set);
   }
-  for (const auto& reducer : reducers) reducer->accept_writes();
-  context.frozen.accept_writes();
+  accept();
 }
 
 }  // namespace kolo::train

@@ -242,9 +242,11 @@ void GradientReducers::add_first(const std::string& problem) {
   fill_deferred(kept, context_.set);
 }
 
-void GradientReducers::add_new() {
+void GradientReducers::add_new(const std::function<void()>& before) {
   Parameters parameters = new_parameters();
-  if (!parameters.empty()) add(std::move(parameters), {}, {});
+  if (parameters.empty()) return;
+  before();
+  add(std::move(parameters), {}, {});
 }
 
 void GradientReducers::rebuild(std::int64_t additions) {

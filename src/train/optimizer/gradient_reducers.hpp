@@ -84,8 +84,9 @@ class GradientReducers {
   /// ranks have agreed on them. A non-empty `problem` with this rank's arguments becomes an error
   /// on all ranks. Collective.
   void add_first(const std::string& problem);
-  /// Adds parameters that have appeared since. Collective if there are any.
-  void add_new();
+  /// Adds parameters that have appeared since, if there are any, after calling `before`. Collective
+  /// then.
+  void add_new(const std::function<void()>& before);
   /// Replaces all reducers by one, whose number is `additions`. Collective.
   void rebuild(std::int64_t additions);
 

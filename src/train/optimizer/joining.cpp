@@ -4,15 +4,91 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/text.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/json_objects.hpp"
+#include "kolo/objects.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 
 namespace kolo::train {
+namespace {
+
+constexpr const char* kJoin = "DistributedOptimizer::join()";
+
+}  // namespace
+
+void Attendance::meet(const std::string& purpose) {
+  if (context_.set.size() == 1) return;
+  for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
+  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+}
+
+void Attendance::find_joined_before(const std::string& purpose) {
+  if (context_.have_some_joined()) return;
+  try {
+    meet(purpose);
+    context_.step.had_joined = false;
+  } catch (const MismatchError& error) {
+    if (!find_joined(error)) throw;
+  }
+}
+
+bool Attendance::find_joined(const MismatchError& error) {
+  if (std::string_view(error.what()).find(kJoin) == std::string_view::npos) return false;
+  std::int64_t has_joined = context_.step.is_active ? 0 : 1;
+  std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
+  allgather({&has_joined, DType::Int64, {1}, Device{}}, [&](const auto&) { return all.data(); },
+            {.name = context_.prefix + ".joined", .process_set = &context_.set});
+  std::vector<int>& joined = context_.step.joined_ranks;
+  joined.clear();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != 0) joined.push_back(context_.set.ranks()[i]);
+  }
+  context_.step.had_joined = true;
+  return true;
+}
+
+void Attendance::require_all(const std::string& call) {
+  if (context_.set.size() == 1) return;
+  std::vector<int> joined;
+  if (context_.is_sharded()) {
+    find_joined_before(call);
+    joined = context_.step.joined_ranks;
+  } else {
+    const std::vector<std::string> calls =
+        allgather_object(call, {.name = context_.prefix + ".call", .process_set = &context_.set});
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].empty()) joined.push_back(context_.set.ranks()[i]);
+      if (calls[i].empty() || calls[i] == call) continue;
+      throw MismatchError("DistributedOptimizer: rank " +
+                          std::to_string(context_.set.runtime().rank()) + " called " + call +
+                          ", and rank " + std::to_string(context_.set.ranks()[i]) + " " + calls[i] +
+                          ". Let all ranks make the same calls in the same order.");
+    }
+  }
+  if (joined.empty()) return;
+  throw InvalidArgument("DistributedOptimizer: " + call + " needs all ranks, but " +
+                        list_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
+                        " joined. Call it before any rank joins, or after join() has returned.");
+}
+
+bool Attendance::join() {
+  std::vector<int>& joined = context_.step.joined_ranks;
+  if (!context_.have_some_joined()) {
+    try {
+      meet(kJoin);
+      joined = context_.set.ranks();
+    } catch (const MismatchError& error) {
+      if (!find_joined(error)) throw;
+    }
+  }
+  return joined.size() < context_.set.ranks().size();
+}
 
 void JoinCommands::announce(const StepCommand& command) {
   if (context_.have_some_joined()) allgather(to_json(command));
@@ -30,10 +106,12 @@ nlohmann::json JoinCommands::allgather(const nlohmann::json& own) {
       allgather_object(own, {.name = context_.prefix + ".command", .process_set = &context_.set});
   const nlohmann::json* first = nullptr;
   int first_rank = 0;
-  context_.step.active_ranks = static_cast<int>(
-      std::ranges::count_if(commands, [](const auto& command) { return !command.is_null(); }));
+  context_.step.joined_ranks.clear();
   for (std::size_t i = 0; i < commands.size(); ++i) {
-    if (commands[i].is_null()) continue;
+    if (commands[i].is_null()) {
+      context_.step.joined_ranks.push_back(context_.set.ranks()[i]);
+      continue;
+    }
     last_active_ = context_.set.ranks()[i];
     if (first == nullptr) {
       first = &commands[i];

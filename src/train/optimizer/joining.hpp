@@ -1,14 +1,49 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "kolo/error.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/rank_comparison.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {
+
+/// Which ranks take part in a call. A call that needs all ranks, while some have joined, throws on
+/// those that have not, at once, in every shard mode.
+///
+/// If the optimizer is sharded, ranks meet in a barrier before they reduce and in each call that
+/// needs them all; a joined rank meets them there for its join(), which is a mismatch. Otherwise
+/// the engine answers for joined ranks.
+class Attendance {
+ public:
+  /// The arguments outlive this.
+  Attendance(TrainingContext& context, const GradientReducers& reducers)
+      : context_(context), reducers_(reducers) {}
+
+  /// A barrier that is numbered like the collectives of units, after those in flight. Throws
+  /// MismatchError on all ranks whose purposes differ.
+  void meet(const std::string& purpose);
+  /// The same on active ranks, but ranks that have joined are no error: finds out who they are.
+  void find_joined_before(const std::string& purpose);
+  /// After a mismatch of numbered collectives: whether it happened because some ranks have joined.
+  /// If so, collective: all ranks come here, since all have the same text, and joined ranks then
+  /// wait for commands.
+  bool find_joined(const MismatchError& error);
+  /// Throws InvalidArgument on all ranks that have not joined, if some have. Collective.
+  void require_all(const std::string& call);
+  /// On a rank that has joined: blocks until active ranks reduce. Returns false if all have joined.
+  bool join();
+  /// A new step begins, in which all ranks may be active.
+  void restart() { context_.step.joined_ranks.clear(); }
+
+ private:
+  TrainingContext& context_;
+  const GradientReducers& reducers_;
+};
 
 /// Announces the commands of active ranks to joined ranks, whose shards a sharded optimizer needs.
 class JoinCommands {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <charconv>
 #include <cstddef>
 #include <optional>
@@ -121,6 +120,10 @@ std::string text_of(StepEnd end) {
   return {};
 }
 
+void append(std::string& list, const std::string& item) {
+  list.append(list.empty() ? "" : ", ").append(item);
+}
+
 std::uint64_t digest_of(const std::vector<NamedValue>& facts) {
   std::string bytes;
   for (const NamedValue& fact : facts) bytes += fact.name + '\0' + fact.value + '\0';
@@ -133,9 +136,8 @@ void RankComparison::note(StepEnd end) {
   if (context_.set.size() == 1) return;
   end_ = end;
   if (end == StepEnd::Open) {
-    dropped_.clear();
+    changes_ = std::exchange(resets_, {});
     failure_.clear();
-    scale_ = 1.0;
   }
   const std::pair state{option_sync_.version(), reducers_.additions()};
   if (end != StepEnd::Open && state != known_) {
@@ -143,24 +145,30 @@ void RankComparison::note(StepEnd end) {
     of_groups_ = facts_now();
     digest_of_groups_ = digest_of(of_groups_);
   }
-  const std::array<std::uint64_t, 4> whole{
+  const std::array<std::uint64_t, 3> whole{
       digest_of_groups_, static_cast<std::uint64_t>(end_),
-      checkpoints::checksum_of(dropped_.data(), dropped_.size()),
-      std::bit_cast<std::uint64_t>(scale_)};
+      checkpoints::checksum_of(changes_.data(), changes_.size())};
   context_.step.digest =
       static_cast<std::uint32_t>(checkpoints::checksum_of(whole.data(), sizeof(whole)));
 }
 
+void RankComparison::note_call(const std::string& call, const std::vector<double>& arguments) {
+  append(changes_, call + "(" + text_of(arguments) + ")");
+}
+
 void RankComparison::note_dropped(const std::vector<std::string>& parameters) {
-  for (const std::string& name : parameters) {
-    dropped_ += (dropped_.empty() ? "those of '" : ", '") + name + "'";
-  }
+  for (const std::string& name : parameters) append(changes_, "gradient of '" + name + "' dropped");
+}
+
+void RankComparison::note_reset(const std::string& parameter) {
+  append(resets_, "reset_parameter_state('" + parameter + "')");
 }
 
 void RankComparison::restart() {
   of_groups_.clear();
   digest_of_groups_ = 0;
   known_ = {};
+  resets_.clear();
   note(StepEnd::Open);
 }
 
@@ -191,8 +199,7 @@ void RankComparison::compare(const std::vector<NamedValue>& facts) const {
 std::vector<NamedValue> RankComparison::last_facts() const {
   std::vector<NamedValue> facts{
       {"end of the last step", text_of(end_)},
-      {"gradients dropped in the last step", dropped_.empty() ? "none" : dropped_},
-      {"scale of the gradients in the last step", exact_text(scale_)}};
+      {"changes of gradients or state in the last step", changes_.empty() ? "none" : changes_}};
   facts.insert(facts.end(), of_groups_.begin(), of_groups_.end());
   return facts;
 }

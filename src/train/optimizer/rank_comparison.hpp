@@ -34,8 +34,8 @@ enum class StepEnd : std::uint8_t {
 };
 
 /// Compares between ranks what all must do alike: the options that the last step applied, the
-/// members of parameter groups, how the last step ended, without which gradients, and the scale of
-/// a GradScaler.
+/// members of parameter groups, how the last step ended, and the calls that changed its gradients
+/// or the state.
 ///
 /// Each rank sends a digest with the flags of the next reduction, whose sums show whether two ranks
 /// differ: one step late, but without an operation of its own. Only then are the facts gathered,
@@ -51,12 +51,14 @@ class RankComparison {
 
   /// A step whose gradients are reduced has ended on this rank, or begins to with StepEnd::Open.
   void note(StepEnd end);
+  /// In the step that has begun, a call with these arguments has changed the reduced gradients.
+  void note_call(const std::string& call, const std::vector<double>& arguments = {});
   /// In the step that has begun, the program has dropped the gradients of these parameters.
   void note_dropped(const std::vector<std::string>& parameters);
+  /// The program has reset the state of this parameter, in this step or before the next.
+  void note_reset(const std::string& parameter);
   /// step() has thrown on this rank: the reason, for error texts.
   void note_failure(std::string reason) { failure_ = std::move(reason); }
-  /// In the step that has begun, a GradScaler has divided the gradients by this scale.
-  void note_scale(double scale) { scale_ = scale; }
   /// Forgets the last step, on all ranks alike.
   void restart();
 
@@ -78,9 +80,9 @@ class RankComparison {
   const GradientReducers& reducers_;
   const OptionSync& option_sync_;
   StepEnd end_ = StepEnd::Open;
-  std::string dropped_;  // names of parameters
-  std::string failure_;  // why step() has thrown; not compared
-  double scale_ = 1.0;
+  std::string changes_;                // of gradients in this step, and of state before it
+  std::string resets_;                 // of state since it began
+  std::string failure_;                // why step() has thrown; not compared
   std::vector<NamedValue> of_groups_;  // when the last step ended
   std::uint64_t digest_of_groups_ = 0;
   std::pair<std::uint64_t, std::int64_t> known_{};  // what of_groups_ depends on

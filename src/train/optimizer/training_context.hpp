@@ -40,8 +40,8 @@ struct TrainingContext {
   bool gathers_on_use = false;  ///< parameters, see GatheredUnits
 
   bool is_sharded() const { return options.shard != Shard::None; }
-  /// Whether some ranks have joined, according to the reductions of this step.
-  bool have_some_joined() const { return is_sharded() && step.active_ranks < set.size(); }
+  /// Whether some ranks have joined, as far as this rank knows in this step.
+  bool have_some_joined() const { return !step.joined_ranks.empty(); }
   ReductionSetup reduction_setup() {
     return {options, compression, sets, hook, wrapped, step, unit_calls, gathers_on_use, steps};
   }

@@ -327,8 +327,8 @@ void GatheredUnits::complete(std::size_t unit) {
   Handle handle = *std::exchange(state.gather, std::nullopt);
   try {
     handle.wait();
-  } catch (const MismatchError&) {
-    if (!calls_->find_joined || !calls_->find_joined()) throw;
+  } catch (const MismatchError& error) {
+    if (!calls_->find_joined || !calls_->find_joined(error)) throw;
     gather(unit, *state.slot);
     return complete(unit);
   }

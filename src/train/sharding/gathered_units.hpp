@@ -18,6 +18,7 @@
 
 #include "base/mutex.hpp"
 #include "kolo/collectives.hpp"
+#include "kolo/error.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
 #include "kolo/shared_buffer.hpp"
@@ -47,7 +48,7 @@ class UnitCalls {
   std::function<void(const std::string& reducer, std::size_t unit, std::size_t slot)> before_gather;
   /// Called on all ranks after a mismatch: whether it happened because some ranks have joined. The
   /// collective is then repeated, and before_gather() announces it to them.
-  std::function<bool()> find_joined;
+  std::function<bool(const MismatchError&)> find_joined;
 
  private:
   static constexpr std::size_t kNumbers = 4096;  // bounds the number of names, which are remembered

@@ -94,6 +94,30 @@ TEST_P(RankComparisonTest, GroupsThatDifferAtWrapping_AreAnError) {
       "parameter group of 'b' is 1 on rank 0, and parameter group of 'b' is 0 " + last());
 }
 
+TEST_P(RankComparisonTest, ACallThatChangesGradientsOrStateOnOneRankAlone_IsAnError) {
+  if (size() == 1) GTEST_SKIP() << kAlone;
+  const std::vector<std::pair<std::string, std::function<void(Training&)>>> calls{
+      {"clip_grad_norm_", [](Training& each) { each.optimizer->clip_grad_norm_(0.01); }},
+      {"clip_grad_value_(0.01)", [](Training& each) { each.optimizer->clip_grad_value_(0.01); }},
+      {"for_each_gradient()",
+       [](Training& each) { each.optimizer->for_each_gradient([](const auto&, auto&) {}); }},
+      {"reset_parameter_state(",
+       [](Training& each) { each.optimizer->reset_parameter_state(each.model->parameters()[0]); }},
+  };
+  for (const auto& [name, call] : calls) {
+    Training training;
+    train(training, 2);
+    const std::string text = text_thrown_by<MismatchError>([&, &call = call] {
+      backward(training.model, 2);
+      if (is_last()) call(training);
+      training.optimizer->step();
+      train(training, 2);  // sharded modes notice some of them earlier
+    });
+    expect_contains(text, name);
+    expect_contains(text, last());
+  }
+}
+
 TEST_P(RankComparisonTest, OptionsThatAStepAppliedDifferently_AreAnErrorBeforeTheNext) {
   if (size() == 1) GTEST_SKIP() << kAlone;
   Training training;
