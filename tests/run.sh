@@ -23,10 +23,10 @@ done
 unshuffled=()
 if setarch --addr-no-randomize true 2>/dev/null; then unshuffled=(setarch --addr-no-randomize); fi
 
-reports=()
+builds=()
 for preset in release asan tsan asan-torch; do
   printf '\n== %s ==\n' "$preset"
-  report="$root/build/$preset/tests.xml"
+  build="$root/build/$preset"
   programs=() chosen=()
   # All of the LibTorch layer would take longer than everything else: these use all shard modes.
   if [ "$preset" = asan-torch ]; then
@@ -34,17 +34,20 @@ for preset in release asan tsan asan-torch; do
     chosen=(-R '^(random_training_test|fuzz\.checkpoint)')
   fi
   kolo_build "$preset" "$@" "${programs[@]}"
-  rm -f "$report"
+  # What an earlier run has left must not count.
+  rm -rf "$build"/tests.{json,xml} "$build/results"
+  mkdir "$build/results"
+  cd "$root"
+  ctest --preset "$preset" "${chosen[@]}" --show-only=json-v1 > "$build/tests.json"
   # Tests wait more than they compute, above all those under mpirun, which only the preset release
   # has: on two cores, three of these run simultaneously with another.
   at_once=$(($(nproc) + 1))
   if [ "$preset" = release ]; then at_once=$((at_once + 7)); fi
   # Failed tests are counted below; the other presets should still run.
-  (cd "$root" && "${unshuffled[@]}" ctest --preset "$preset" "${chosen[@]}" --parallel "$at_once" \
-    --output-junit "$report" --test-output-size-passed 100000000 \
-    --test-output-size-failed 100000000) || true
-  reports+=("$preset=$report")
+  "${unshuffled[@]}" ctest --preset "$preset" "${chosen[@]}" --parallel "$at_once" \
+    --output-junit "$build/tests.xml" --test-output-size-failed 100000000 || true
+  builds+=("$preset=$build")
 done
 
 printf '\n'
-python3 "$root/tests/summary.py" "${reports[@]}"
+python3 "$root/tests/summary.py" "${builds[@]}"

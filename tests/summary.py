@@ -1,25 +1,46 @@
-"""Adds up what CTest reported: python3 summary.py <preset>=<junit.xml>...
+"""Adds up what CTest ran: python3 summary.py <preset>=<build folder>...
 
-In a CTest test that prints the results of its cases, a GoogleTest program or a script that uses
-cases.py, each case counts; one without any case is a failure, since a filter that no longer
-matches would pass forever. Any other test counts as one. A skip without a printed reason is a
-failure, too. Prints the failures, the skips with their reasons, and the three sums as the last
-line. Exit status 0 only if something passed and nothing failed.
+A build folder has tests.json, the list of tests (ctest --show-only=json-v1), tests.xml, how each
+ended (--output-junit), and the files of their cases, one a rank (tests/cases.py).
+A case has failed if it failed on any rank, is skipped if all ranks skipped it, and has passed if it
+passed on all; anything else, such as a case that one rank does not know, is a failure, and so are a
+crash, a timeout, a program that ends before its cases have, a test without the cases that it should
+have, and a skip without a reason. A test that has no cases counts as one; it prints why it skips:
+"skipped: <reason>". Prints the failures, the skips with their reasons, and the three sums as the
+last line. Exit status 0 only if something passed and nothing failed.
 """
 
+import json
+import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-CASE = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\S+)(?:, where .*)? \(\d+ ms(?: total)?\)$", re.M)
-SANITIZER_SUMMARY = re.compile(r"^SUMMARY: (\w+Sanitizer: .+)$", re.M)
-# How programs with cases begin, or end where none has run.
-HAS_CASES = re.compile(r"^\[=+\] Running |^\[=+\] \d+ tests? from |^\[ +PASSED +\] 0 tests", re.M)
-BEGUN_CASE = re.compile(r"^\[ +RUN +\] (\S+)$", re.M)
-SKIP_REASON = re.compile(r"^\S+: Skipped\n(.*)$", re.M)
+SANITIZER_SUMMARY = re.compile(r"SUMMARY: (\w+Sanitizer: .+)")
 SKIPPED_TEST = re.compile(r"^skipped: (.+)$", re.M)
-# Printed by cases.py, or by a program that skips everything.
-SKIPPED_LINE = re.compile(r"^\[ +SKIPPED +\] (\S+): (.+)$", re.M)
+
+
+class Rank:
+    """What a rank has written."""
+
+    def __init__(self, path):
+        self.ranks, self.count = 1, None
+        self.skip = ""  # why it has skipped all cases
+        self.cases = {}  # how they ended, and why
+        case = None
+        for line in path.read_text(encoding="utf-8").splitlines():
+            what, _, text = line.partition(" ")
+            if what == "ranks":
+                self.ranks = int(text)
+            elif what == "cases":
+                self.count = int(text)
+            elif what == "begin":
+                case = text
+                self.cases[case] = ("did not end", "")
+            elif case is None:
+                self.skip = text
+            else:
+                self.cases[case] = (what, text)
 
 
 class Tally:
@@ -28,78 +49,104 @@ class Tally:
         self.failed = []
         self.skipped = []
 
-    def add_report(self, preset, path):
+    def add_build(self, preset, folder):
         try:
-            tests = list(ElementTree.parse(path).getroot().iter("testcase"))
-        except (OSError, ElementTree.ParseError) as error:
+            planned = json.loads((folder / "tests.json").read_text())["tests"]
+            ended = {test.get("name"): test
+                     for test in ElementTree.parse(folder / "tests.xml").getroot().iter("testcase")}
+        except (OSError, ValueError, ElementTree.ParseError) as error:
             self.failed.append(f"{preset}: no report of its tests ({error})")
             return
-        if not tests:
+        if not planned:
             self.failed.append(f"{preset}: no test ran")
-        for test in tests:
-            self.add_test(f"{preset}: {test.get('name')}", test)
+        for test in planned:
+            name = f"{preset}: {test['name']}"
+            if test["name"] in ended:
+                self.add_test(name, ended[test["name"]], results_of(test))
+            else:
+                self.failed.append(f"{name}: did not run")
 
-    def add_test(self, name, test):
+    def add_test(self, name, test, results):
+        """`results`: the path of the files of its cases, without the rank; None if it has none."""
         output = test.findtext("system-out") or ""
-        cases = CASE.findall(output)
-        self.passed += sum(result == "OK" for result, _ in cases)
-        failed = [f"{name}: {case}" for result, case in cases if result == "FAILED"]
-        skipped = [case for result, case in cases if result == "SKIPPED"]
-        reasons = skip_reasons(output)
-        for case in skipped:
-            if reasons.get(case):
-                self.skipped.append(f"{name}: {case}: {reasons[case]}")
+        ranks = read_ranks(results)
+        status = test.get("status")
+        if status not in ("run", "fail"):
+            told = SKIPPED_TEST.search(output)
+            self.add_skip(name, ranks[0].skip if ranks else told[1] if told else "")
+            return
+        failures = len(self.failed)
+        where = self.add_cases(name, ranks) if results else ""
+        reported = SANITIZER_SUMMARY.search(output)
+        if status == "fail" and (reported or where or len(self.failed) == failures):
+            self.failed.append(f"{name}: {reported[1] if reported else 'failed'}{where}")
+        elif status == "run" and where:
+            self.failed.append(f"{name}: ended with status 0{where}")
+        elif status == "run" and not results:
+            self.passed += 1
+
+    def add_cases(self, name, ranks):
+        """Where the program ended, if it has not ended all of its cases on all ranks."""
+        if not ranks or not ranks[0].count:
+            return " without a case"
+        ended, unended = 0, []
+        for case in dict.fromkeys(case for rank in ranks for case in rank.cases):
+            endings = [rank.cases.get(case, ("did not end", "")) for rank in ranks]
+            results = {result for result, _ in endings}
+            if "did not end" in results:
+                unended.append(case)
             else:
-                failed.append(f"{name}: {case}: skipped without a reason")
-        told = SKIPPED_LINE.findall(output)
-        self.skipped += [f"{name}: {case}: {reason}" for case, reason in told]
-        if test.get("status") == "fail":
-            # A crash or a timeout has no failed case, but is a failure.
-            reported = SANITIZER_SUMMARY.search(output)
-            message = test.find("failure").get("message") or "crash or timeout"
-            where = where_it_ended(output, cases)
-            if reported or where or not failed:
-                failed.append(f"{name}: {reported.group(1) if reported else message}{where}")
-        elif test.get("status") != "run":
-            if not skipped and not told:
-                reason = reason_of_all(output)
-                if reason:
-                    self.skipped.append(f"{name}: {reason}")
-                else:
-                    failed.append(f"{name}: did not run, without a reason")
-        elif not cases and not told:
-            if HAS_CASES.search(output):
-                failed.append(f"{name}: no case ran")
-            else:
+                ended += 1
+            if "failed" in results:
+                self.failed.append(f"{name}: {case}")
+            elif results == {"passed"}:
                 self.passed += 1
-        self.failed += failed
+            elif results == {"skipped"}:
+                self.add_skip(f"{name}: {case}", endings[0][1])
+            elif results == {"passed", "skipped"}:
+                self.failed.append(f"{name}: {case}: skipped on some ranks only")
+        where = f" in {', '.join(unended)}" if unended else ""
+        if {rank.count for rank in ranks} != {ended}:
+            where += f" after {ended} of {ranks[0].count} cases"
+        if len(ranks) != ranks[0].ranks:
+            where += f" with results of {len(ranks)} of {ranks[0].ranks} ranks"
+        return where
+
+    def add_skip(self, name, reason):
+        if reason:
+            self.skipped.append(f"{name}: {reason}")
+        else:
+            self.failed.append(f"{name}: skipped without a reason")
 
 
-def where_it_ended(output, cases):
-    """The case that had begun when a program crashed or was stopped."""
-    begun = BEGUN_CASE.findall(output)
-    if not begun or begun[-1] in (case for _, case in cases):
-        return ""
-    return f" in {begun[-1]}"
+def results_of(test):
+    """The path of the files of a test's cases, without the rank; None if it has none."""
+    environments = (one["value"] for one in test["properties"] if one["name"] == "ENVIRONMENT")
+    for variable in next(environments, ()):
+        name, _, value = variable.partition("=")
+        if name == "KOLO_TEST_RESULTS":
+            return value
+    return None
 
 
-def reason_of_all(output):
-    """Why a CTest test did not run, as its program says it."""
-    said = SKIP_REASON.search(output) or SKIPPED_TEST.search(output)
-    return said.group(1).strip() if said else ""
+def read_ranks(results):
+    ranks = []
+    while results and (path := pathlib.Path(f"{results}.{len(ranks)}")).exists():
+        ranks.append(Rank(path))
+    return ranks
 
 
-def skip_reasons(output):
-    """Each skipped case's reason: the text between its RUN and its SKIPPED line."""
-    blocks = re.findall(r"^\[ RUN +\] (\S+)\n(.*?)^\[ +SKIPPED +\] \1", output, re.M | re.S)
-    found = ((case, SKIP_REASON.search(block)) for case, block in blocks)
-    return {case: match.group(1).strip() for case, match in found if match}
+def passed_cases(results):
+    """Of the first rank."""
+    return [case for rank in read_ranks(results)[:1] for case, (result, _) in rank.cases.items()
+            if result == "passed"]
 
 
 def main(arguments):
     tally = Tally()
     for argument in arguments:
-        tally.add_report(*argument.split("=", 1))
+        preset, _, folder = argument.partition("=")
+        tally.add_build(preset, pathlib.Path(folder))
     for title, lines in (("Skipped", tally.skipped), ("Failed", tally.failed)):
         if lines:
             print(f"{title}:", *lines, sep="\n  ")

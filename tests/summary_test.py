@@ -1,74 +1,58 @@
-"""Tests of tests/summary.py."""
+"""Tests of tests/summary.py, and of what tests/cases.py writes for it."""
 
 import contextlib
 import io
+import json
 import os
-import re
+import pathlib
 import tempfile
 import unittest
+from unittest import mock
 from xml.sax.saxutils import escape, quoteattr
 
 import cases
 import summary
 
-GOOGLE_TEST = """\
-[ RUN      ] Suite.Passes
-[       OK ] Suite.Passes (0 ms)
-[ RUN      ] Suite.Skips/two
-x_test.cpp:12: Skipped
-one rank has nobody to ask
-
-[  SKIPPED ] Suite.Skips/two (3 ms)
-[  SKIPPED ] 1 test, listed below:
-[  SKIPPED ] Suite.Skips/two
-"""
-FAILS = """\
-[ RUN      ] Suite.Fails
-x_test.cpp:12: Failure
-[  FAILED  ] Suite.Fails, where GetParam() = a: b (1 ms)
-[  FAILED  ] Suite.Fails, where GetParam() = a: b
-"""
-SKIPS_ALL = "x_test.cpp:12: Skipped\nno GPU here: none\n[==========] 0 tests ran.\n"
-
-
-def run_test(name, output, status="run", inside=""):
-    return (f"<testcase name={quoteattr(name)} status={quoteattr(status)}>{inside}"
-            f"<system-out>{escape(output)}</system-out></testcase>")
-
-
-def skipped_test(name, output):
-    return run_test(name, output, "notrun", '<skipped message="SKIP_RETURN_CODE=77"/>')
-
-
-def run_cases(case):
-    """The output of cases.py for a TestCase."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
-        suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
-        unittest.TextTestRunner(stream=io.StringIO(), resultclass=cases.Result).run(suite)
-    return re.sub(r"\S*<locals>\.", "", output.getvalue())
+PASSES = "cases 1\nbegin Suite.Passes\npassed\n"
+RACE = "ThreadSanitizer: data race engine.cpp:12 in kolo::Engine::finish()"
 
 
 class Summary(unittest.TestCase):
-    def summarize(self, *tests):
-        """The exit status and the printed lines."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "tests.xml")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(f"<testsuite>{''.join(tests)}</testsuite>")
-            with contextlib.redirect_stdout(io.StringIO()) as output:
-                status = summary.main([f"release={path}"])
-        return status, output.getvalue().splitlines()
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.planned, self.reports = [], []
 
-    def test_cases_of_google_test_count_each_and_tell_why_they_skip(self):
-        self.assertEqual(self.summarize(run_test("a", GOOGLE_TEST)), (0, [
-            "Skipped:", "  release: a: Suite.Skips/two: one rank has nobody to ask",
-            "1 passed, 0 failed, 1 skipped"]))
+    def add(self, name, *ranks, status="run", output=""):
+        """A test that CTest ran, whose ranks wrote these files, None if it should write none."""
+        results = self.folder / name
+        self.planned.append({"name": name, "properties": [] if ranks == (None,) else [
+            {"name": "ENVIRONMENT", "value": ["A=b", f"KOLO_TEST_RESULTS={results}"]}]})
+        for rank, text in enumerate(filter(None, ranks)):
+            pathlib.Path(f"{results}.{rank}").write_text(text)
+        self.reports.append(f"<testcase name={quoteattr(name)} status={quoteattr(status)}>"
+                            f"<system-out>{escape(output)}</system-out></testcase>")
 
-    def test_cases_of_scripts_count_each_and_tell_why_they_skip(self):
+    def expect(self, *lines):
+        """The printed lines, and the exit status that the sums call for."""
+        (self.folder / "tests.json").write_text(json.dumps({"tests": self.planned}))
+        (self.folder / "tests.xml").write_text(f"<testsuite>{''.join(self.reports)}</testsuite>")
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            status = summary.main([f"release={self.folder}"])
+        self.assertEqual(output.getvalue().splitlines(), list(lines))
+        self.assertEqual(status == 0, " 0 failed" in lines[-1] and not lines[-1].startswith("0 "))
+
+    def test_cases_count_each_and_tell_why_they_skip(self):
+        self.add("a", PASSES)
+        self.add("b", "cases 2\nbegin S.A/two\nskipped one rank: nobody\nbegin S.B\npassed\n")
+        self.expect("Skipped:", "  release: b: S.A/two: one rank: nobody",
+                    "2 passed, 0 failed, 1 skipped")
+
+    def test_scripts_write_how_their_cases_end(self):
         class Some(unittest.TestCase):
             def test_a_passes(self):
-                pass
+                self.assertNotIn("KOLO_TEST_RESULTS", os.environ)
 
             def test_b_skips(self):
                 self.skipTest("no GPU\nat all")
@@ -79,97 +63,98 @@ class Summary(unittest.TestCase):
                 with self.subTest("second"):
                     self.skipTest("no shared memory")
 
-        self.assertEqual(self.summarize(run_test("b", run_cases(Some))), (0, [
-            "Skipped:", "  release: b: Some.test_b_skips: no GPU",
-            "  release: b: Some.test_c_skips_a_part: no shared memory",
-            "1 passed, 0 failed, 2 skipped"]))
-
-    def test_failures_of_scripts_count(self):
-        class Bad(unittest.TestCase):
-            def test_a_passes(self):
-                pass
-
-            def test_b_fails(self):
+            def test_d_fails(self):
                 self.fail()
 
-            def test_c_fails_in_a_part(self):
+            def test_e_fails_in_a_part(self):
                 with self.subTest("first"):
                     raise ValueError
 
-        failed = run_test("c", run_cases(Bad), "fail", '<failure message=""/>')
-        self.assertEqual(self.summarize(failed), (1, [
-            "Failed:", "  release: c: Bad.test_b_fails", "  release: c: Bad.test_c_fails_in_a_part",
-            "1 passed, 2 failed, 0 skipped"]))
-
-    def test_what_skips_altogether_has_passed_nothing(self):
-        class Nothing(unittest.TestCase):
-            @classmethod
-            def setUpClass(cls):
-                raise unittest.SkipTest("nothing to see")
-
-            def test_a(self):
+            @unittest.expectedFailure
+            def test_f_passes_unexpectedly(self):
                 pass
 
-        status, lines = self.summarize(
-            run_test("d", run_cases(Nothing)),
-            skipped_test("e", "[  SKIPPED ] package: No module named 'numpy'\n"),
-            skipped_test("f", SKIPS_ALL), skipped_test("g", "skipped: no clang-format\n"))
-        self.assertEqual(lines, [
-            "Skipped:", "  release: d: Nothing: nothing to see",
-            "  release: e: package: No module named 'numpy'", "  release: f: no GPU here: none",
-            "  release: g: no clang-format", "0 passed, 0 failed, 4 skipped"])
-        self.assertEqual(status, 1)
+        suite = unittest.defaultTestLoader.loadTestsFromTestCase(Some)
+        with mock.patch.dict(os.environ, KOLO_TEST_RESULTS=str(self.folder / "a")), \
+                contextlib.redirect_stderr(io.StringIO()):
+            self.assertFalse(cases.run(suite))
+        text = (self.folder / "a.0").read_text().replace(f"{Some.__qualname__}.", "")
+        self.assertEqual(text, """\
+cases 6
+begin test_a_passes
+passed
+begin test_b_skips
+skipped no GPU
+begin test_c_skips_a_part
+skipped no shared memory
+begin test_d_fails
+failed
+begin test_e_fails_in_a_part
+failed
+begin test_f_passes_unexpectedly
+failed
+""")
+
+    def test_ranks_end_a_case_together(self):
+        both = "ranks 2\ncases 3\nbegin A\npassed\nbegin B\n{}\nbegin C\nskipped {}\n"
+        self.add("a", both.format("passed", "one"), both.format("failed", "two"), status="fail")
+        self.add("b", both.format("passed", "one"), both.format("skipped why", "two"))
+        self.add("c", both.format("passed", "one"), both.replace("B", "D").format("passed", "two"))
+        self.expect("Skipped:", "  release: a: C: one", "  release: b: C: one",
+                    "  release: c: C: one", "Failed:", "  release: a: B",
+                    "  release: b: B: skipped on some ranks only",
+                    "  release: c: ended with status 0 in B, D after 2 of 3 cases",
+                    "3 passed, 3 failed, 3 skipped")
+
+    def test_what_ends_early_is_a_failure_that_tells_where(self):
+        self.add("a", PASSES.replace("1", "3"))
+        self.add("b", "cases 2\nbegin S.A\npassed\nbegin S.B\n", status="fail")
+        self.add("c", "cases 2\nbegin S.A\nfailed\nbegin S.B\n", status="fail")
+        self.add("d", f"ranks 2\n{PASSES}", status="fail")
+        self.add("e")
+        self.expect("Failed:", "  release: a: ended with status 0 after 1 of 3 cases",
+                    "  release: b: failed in S.B after 1 of 2 cases", "  release: c: S.A",
+                    "  release: c: failed in S.B after 1 of 2 cases",
+                    "  release: d: failed with results of 1 of 2 ranks",
+                    "  release: e: ended with status 0 without a case",
+                    "3 passed, 6 failed, 0 skipped")
+
+    def test_what_has_no_cases_counts_as_one(self):
+        self.add("a", None, output="done\n")
+        self.add("b", None, status="fail")
+        self.expect("Failed:", "  release: b: failed", "1 passed, 1 failed, 0 skipped")
+
+    def test_what_skips_altogether_has_passed_nothing(self):
+        self.add("a", "ranks 2\ncases 3\nskipped no GPU\n", "ranks 2\ncases 3\nskipped no GPU\n",
+                 status="notrun")
+        self.add("b", None, status="notrun", output="looking\nskipped: no clang-format\n")
+        self.add("c", status="notrun", output="skipped: no MPICH\n")
+        self.expect("Skipped:", "  release: a: no GPU", "  release: b: no clang-format",
+                    "  release: c: no MPICH", "0 passed, 0 failed, 3 skipped")
 
     def test_a_filter_without_matches_is_a_failure(self):
-        nothing = "[==========] Running 0 tests from 0 test suites.\n[  PASSED  ] 0 tests.\n"
-        status, lines = self.summarize(run_test("a", GOOGLE_TEST), run_test("b", nothing),
-                                       run_test("c", "[  PASSED  ] 0 tests: no case\n"))
-        self.assertEqual(lines[-4:], ["Failed:", "  release: b: no case ran",
-                                      "  release: c: no case ran",
-                                      "1 passed, 2 failed, 1 skipped"])
-        self.assertEqual(status, 1)
+        self.add("a", PASSES)
+        self.add("b", "cases 0\n", status="fail")
+        self.expect("Failed:", "  release: b: failed without a case",
+                    "1 passed, 1 failed, 0 skipped")
 
     def test_a_skip_without_a_reason_is_a_failure(self):
-        silent = ("[ RUN      ] Suite.Skips\nx_test.cpp:12: Skipped\n\n"
-                  "[  SKIPPED ] Suite.Skips (0 ms)\n")
-        status, lines = self.summarize(run_test("a", GOOGLE_TEST), run_test("b", silent),
-                                       skipped_test("c", "an old log\n"))
-        self.assertEqual(lines[-4:], ["Failed:",
-                                      "  release: b: Suite.Skips: skipped without a reason",
-                                      "  release: c: did not run, without a reason",
-                                      "1 passed, 2 failed, 1 skipped"])
-        self.assertEqual(status, 1)
-
-    def test_what_prints_no_cases_counts_as_one(self):
-        status, lines = self.summarize(
-            run_test("h", "done\n"), run_test("i", FAILS, "fail", '<failure message=""/>'),
-            run_test("j", "boom\n", "fail", '<failure message="SEGFAULT"/>'))
-        self.assertEqual(lines, ["Failed:", "  release: i: Suite.Fails", "  release: j: SEGFAULT",
-                                 "1 passed, 2 failed, 0 skipped"])
-        self.assertEqual(status, 1)
-
-    def test_what_crashes_or_hangs_is_told_with_the_case_that_had_begun(self):
-        hanging = GOOGLE_TEST + "[ RUN      ] Suite.Hangs\n"
-        _, lines = self.summarize(
-            run_test("k", hanging, "fail", '<failure message=""/>'),
-            run_test("l", GOOGLE_TEST, "fail", '<failure message="SEGFAULT"/>'),
-            run_test("m", FAILS + "[ RUN      ] Suite.Hangs\n", "fail", '<failure message=""/>'))
-        self.assertEqual(lines[-5:-1], [
-            "  release: k: crash or timeout in Suite.Hangs",
-            "  release: l: SEGFAULT",
-            "  release: m: Suite.Fails",
-            "  release: m: crash or timeout in Suite.Hangs"])
+        self.add("a", "cases 1\nbegin S.A\nskipped \n")
+        self.add("b", None, status="notrun", output="an old log\n")
+        self.expect("Failed:", "  release: a: S.A: skipped without a reason",
+                    "  release: b: skipped without a reason", "0 passed, 2 failed, 0 skipped")
 
     def test_a_sanitizers_report_is_told(self):
-        race = "ThreadSanitizer: data race engine.cpp:12 in kolo::Engine::finish()"
-        _, lines = self.summarize(run_test("n", f"{GOOGLE_TEST}SUMMARY: {race}\n", "fail",
-                                           '<failure message=""/>'))
-        self.assertEqual(lines[-2], f"  release: n: {race}")
+        self.add("a", PASSES, status="fail", output=f"==7== SUMMARY: {RACE}\n")
+        self.expect("Failed:", f"  release: a: {RACE}", "1 passed, 1 failed, 0 skipped")
 
-    def test_a_report_that_is_missing_or_empty_is_a_failure(self):
-        self.assertEqual(self.summarize()[1][-1], "0 passed, 1 failed, 0 skipped")
+    def test_a_report_that_is_missing_or_short_is_a_failure(self):
+        self.expect("Failed:", "  release: no test ran", "0 passed, 1 failed, 0 skipped")
+        self.add("a", PASSES)
+        self.reports.clear()
+        self.expect("Failed:", "  release: a: did not run", "0 passed, 1 failed, 0 skipped")
         with contextlib.redirect_stdout(io.StringIO()) as output:
-            self.assertEqual(summary.main(["release=/no/such/file"]), 1)
+            self.assertEqual(summary.main(["release=/no/such/folder"]), 1)
         self.assertIn("no report of its tests", output.getvalue())
 
 

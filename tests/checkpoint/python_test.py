@@ -138,7 +138,7 @@ def main():
             import numpy  # noqa: F401
             import safetensors  # noqa: F401
         except ImportError as error:
-            print(f"[  SKIPPED ] package: {error}; cmake/setup.sh installs them")
+            print(f"skipped: {error}; cmake/setup.sh installs them")
             sys.exit(77)
     read = load if way == "package" else parse
     with tempfile.TemporaryDirectory(prefix="kolo-python-") as name:

@@ -1,4 +1,4 @@
-# kolo_add_test, kolo_add_mpi_test, kolo_add_mpirun_test, kolo_add_variant.
+# kolo_add_test, kolo_add_mpi_test, kolo_add_mpirun_test, kolo_add_variant, kolo_add_script_test.
 
 find_package(GTest REQUIRED)
 
@@ -12,7 +12,7 @@ set(KOLO_MPIRUN "${mpirun}" CACHE INTERNAL "How tests are launched")
 
 # kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>] [SHARDS <n>]
 #               [ONE_THREAD])
-# One process, GoogleTest's own main. SHARDS: that many tests, which run at the same time, have
+# One process. SHARDS: that many tests, which run at the same time, have
 # equally many of its cases each. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
 function(kolo_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES")
@@ -20,7 +20,7 @@ function(kolo_add_test name)
     return()
   endif()
   kolo_test_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} kolo_test_main)
   kolo_default(arg_TIMEOUT 300)
   kolo_default(arg_SHARDS 1)
   foreach(shard RANGE 1 ${arg_SHARDS})
@@ -33,14 +33,15 @@ function(kolo_add_test name)
     kolo_set_cost(${test} 1 ${arg_TIMEOUT})
     set_tests_properties(${test} PROPERTIES TIMEOUT ${arg_TIMEOUT}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
+    kolo_collect_cases(${test})
   endforeach()
 endfunction()
 
 # kolo_add_mpi_test(<name> SOURCES <file>... [RANKS <n>...] [LIBRARIES <target>...]
 #                   [TIMEOUT <seconds>])
-# One program, one test <name>.np<n> for each world size; main and listener of tests/support. One
-# rank waits for nobody; two are each other's only peer; of three, neighbours differ, shares are
-# uneven and sets overlap. Four find nothing that these, or the algorithms' contracts, do not.
+# One program, one test <name>.np<n> for each world size; main of tests/support/mpi. One rank waits
+# for nobody; two are each other's only peer; of three, neighbours differ, shares are uneven and
+# sets overlap. Four find nothing that these, or the algorithms' contracts, do not.
 function(kolo_add_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
   if(KOLO_SANITIZE AND NOT TARGET kolo)
@@ -52,6 +53,7 @@ function(kolo_add_mpi_test name)
   kolo_default(arg_TIMEOUT 300)
   foreach(ranks IN LISTS arg_RANKS)
     kolo_add_mpirun_test(${name}.np${ranks} ${ranks} ${arg_TIMEOUT} $<TARGET_FILE:${name}>)
+    kolo_collect_cases(${name}.np${ranks})
   endforeach()
 endfunction()
 
@@ -70,6 +72,22 @@ function(kolo_add_variant program variant ranks timeout)
   kolo_add_mpirun_test(${test} ${ranks} ${timeout} $<TARGET_FILE:${program}>)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT
     KOLO_TEST_VARIANT=${variant} ${arg_ENVIRONMENT})
+  kolo_collect_cases(${test})
+endfunction()
+
+# kolo_add_script_test(<name> <script> <argument>...): a script whose cases tests/cases.py runs.
+function(kolo_add_script_test name script)
+  add_test(NAME ${name}
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/${script}" ${ARGN})
+  kolo_collect_cases(${name})
+endfunction()
+
+# kolo_collect_cases(<test>): for a test with cases, which it writes to results/<test>.<rank> for
+# tests/summary.py.
+function(kolo_collect_cases test)
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/results")
+  set_property(TEST ${test} APPEND PROPERTY
+    ENVIRONMENT "KOLO_TEST_RESULTS=${PROJECT_BINARY_DIR}/results/${test}")
 endfunction()
 
 # kolo_set_mpirun_properties(<name> <ranks> <timeout> [SLEEPS]): for a test that calls mpirun.
@@ -86,12 +104,10 @@ function(kolo_set_mpirun_properties name ranks timeout)
     set(processors 3)  # on two cores: tests/run.sh runs other tests simultaneously
   endif()
   kolo_set_cost(${name} ${processors} ${timeout} ${ARGV3})
-  set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS RANK_${ranks})
+  set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1 GTEST_COLOR=no KOLO_RECORD=off)
-  set_tests_properties(${name} PROPERTIES
-    TIMEOUT ${timeout}
-    LABELS RANK_${ranks}
-    ENVIRONMENT "${environment}")
 endfunction()
 
 # kolo_set_cost(<test> <processors> <timeout> [SLEEPS]): CTest begins with the highest cost. Tests

@@ -26,21 +26,20 @@ if(NOT KOLO_SANITIZE)
   include(comm/mpi_start.cmake)
 
   # These fail on purpose, with the expected output.
-  kolo_test_executable(mpi_listener_test support/mpi/mpi_listener_test.cpp)
-  target_link_libraries(mpi_listener_test PRIVATE kolo_test_mpi_main)
+  kolo_test_executable(mpi_main_test support/mpi/mpi_main_test.cpp)
+  target_link_libraries(mpi_main_test PRIVATE kolo_test_mpi_main)
   # Further arguments are passed to the program.
-  function(kolo_add_listener_test test ending output)
-    add_test(NAME mpi_listener.${test}
+  function(kolo_add_main_test test ending output)
+    add_test(NAME mpi_main.${test}
       COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py"
         ${ending} "${output}" ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3
-        $<TARGET_FILE:mpi_listener_test> ${ARGN} --gtest_filter=*.${test})
-    kolo_set_mpirun_properties(mpi_listener.${test} 3 60)
+        $<TARGET_FILE:mpi_main_test> ${ARGN} --gtest_filter=*.${test})
+    kolo_set_mpirun_properties(mpi_main.${test} 3 60)
   endfunction()
-  kolo_add_listener_test(FailsOnOneRank fails
-    "mpi_listener_test.cpp:[0-9]+: Failure\n[^:]*rank 2. [^:]*this rank alone\nin two lines")
-  kolo_add_listener_test(FailsTogether fails "does not hold on rank 2")
-  kolo_add_listener_test(SkipsOnOneRank fails "skipped on some ranks only")
-  kolo_add_listener_test(SkipsTogether succeeds "rank 2: the last rank cannot\n.*1 test, listed")
-  kolo_add_listener_test(Hangs fails
-    "rank [0-2]/3. watchdog: MpiListenerTest.Hangs has run for more than 3 s" --longest-test=3)
+  kolo_add_main_test(FailsOnOneRank fails
+    "rank 2/3. [^:]*mpi_main_test.cpp:[0-9]+: [^:]*this rank alone\nin two lines")
+  kolo_add_main_test(FailsTogether fails "does not hold on rank 2")
+  kolo_add_main_test(SkipsTogether succeeds "rank 2: the last rank cannot\n.*1 test, listed")
+  kolo_add_main_test(Hangs fails
+    "rank [0-2]/3. watchdog: MpiMainTest.Hangs has run for more than 3 s" --longest-test=3)
 endif()

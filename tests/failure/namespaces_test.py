@@ -6,13 +6,15 @@ detect that and use messages, and their results are right.
 PID namespaces need root, or a kernel that permits them to users; otherwise the test is skipped.
 """
 
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
-import cases  # noqa: E402
+import summary  # noqa: E402
 
 SKIPPED = 77
 WAYS = (["unshare", "-pf", "--mount-proc"], ["unshare", "-Urpf", "--mount-proc"])
@@ -29,15 +31,18 @@ def find_way():
 def main(program, *mpirun):
     way = find_way()
     if way is None:
-        cases.print_skipped("namespaces", "PID namespaces are not permitted here")
+        print("skipped: PID namespaces are not permitted here")
         return SKIPPED
     # Open MPI's own shared memory does not work across namespaces.
-    command = [*mpirun, "--mca", "btl", "tcp,self", "-n", "2", *way, program, "--gtest_color=no",
+    command = [*mpirun, "--mca", "btl", "tcp,self", "-n", "2", *way, program,
                f"--gtest_filter={':'.join(f'*{test}*' for test in TESTS)}"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=200)
-    passed = re.findall(r"^\[ +OK +\] \S*\.(\w+)", done.stdout, re.M)
-    is_good = done.returncode == 0 and set(passed) == set(TESTS)
+    with tempfile.TemporaryDirectory() as folder:
+        results = f"{folder}/results"
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=200,
+                              env={**os.environ, "KOLO_TEST_RESULTS": results})
+        passed = {re.split("[./]", case)[1] for case in summary.passed_cases(results)}
+    is_good = done.returncode == 0 and passed == set(TESTS)
     print(f"{' '.join(command)}: exit {done.returncode}"
           + ("" if is_good else f" -- failed\n{done.stdout}"))
     return 0 if is_good else 1

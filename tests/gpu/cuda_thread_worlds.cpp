@@ -1,5 +1,3 @@
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,10 +44,7 @@ std::shared_ptr<comm::Gpus> real_gpus() { return {std::shared_ptr<void>(), comm:
 class NeedsGpu final : public testing::Environment {
  public:
   void SetUp() override {
-    const std::string why = why_no_gpu();
-    if (why.empty()) return;
-    std::printf("skipped: %s\n", why.c_str());
-    std::exit(77);  // SKIP_RETURN_CODE of CTest
+    if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 };
 

@@ -21,6 +21,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).parents[1]))
 import cases  # noqa: E402
+import summary  # noqa: E402
 from hosts import FOLDER, Hosts, enter_namespaces, problem  # noqa: E402
 
 SKIPPED = 77
@@ -72,14 +73,14 @@ class HostsTest(unittest.TestCase):
     def passes(self, program, tests, meanwhile=None, **variables):
         """Runs GoogleTests on all hosts, and adds their number to the table."""
         variables["KOLO_FAKE_NODES"] = str(self.count)  # tells tests how many nodes to expect
-        command = [PROGRAMS / program, "--longest-test=600", "--gtest_color=no",
-                   f"--gtest_filter={tests}"]
+        results = variables["KOLO_TEST_RESULTS"] = str(FOLDER / f"results-{time.monotonic_ns()}")
+        command = [PROGRAMS / program, "--longest-test=600", f"--gtest_filter={tests}"]
         job = self.hosts.mpirun(MPIRUN, RANKS, command, variables=variables)
         beside = threading.Thread(target=meanwhile or (lambda _: None), args=[job])
         beside.start()
         output, _ = job.communicate(timeout=900)
         beside.join()
-        passed = re.findall(r"^\[ +OK +\] (\S+)", output, re.M)
+        passed = summary.passed_cases(results)
         self.assertEqual(job.returncode, 0, output[-5000:])
         for pattern in tests.partition("-")[0].split(":"):
             self.assertTrue(fnmatch.filter(passed, pattern or "*"), f"nothing like {pattern}")
@@ -302,7 +303,7 @@ def print_table():
 
 if __name__ == "__main__":
     if (reason := problem(MPIRUN)) is not None:
-        cases.print_skipped("hosts", reason)
+        print(f"skipped: {reason}")
         sys.exit(SKIPPED)
     enter_namespaces()
     try:

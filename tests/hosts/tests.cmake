@@ -1,8 +1,6 @@
 # Kolo on two hosts, simulated by namespaces of this machine; skipped without permission to create
 # them. Paths are those of tests/CMakeLists.txt, which includes this file.
 list(GET KOLO_MPIRUN 0 launcher)
-add_test(NAME hosts
-  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/hosts/hosts_test.py"
-    "${CMAKE_CURRENT_BINARY_DIR}" "${launcher}")
+kolo_add_script_test(hosts hosts/hosts_test.py "${CMAKE_CURRENT_BINARY_DIR}" "${launcher}")
 kolo_set_mpirun_properties(hosts 4 240)
 set_tests_properties(hosts PROPERTIES SKIP_RETURN_CODE 77)

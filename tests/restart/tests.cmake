@@ -4,14 +4,10 @@ if(KOLO_SANITIZE OR NOT KOLO_BUILD_EXAMPLES)
   return()  # a program, not the library
 endif()
 set(restart "${PROJECT_BINARY_DIR}/examples/kolo-restart")
-add_test(NAME kolo-restart.parts
-  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/parts_test.py" ${restart})
-add_test(NAME kolo-restart
-  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/restart_test.py"
-    ${restart} ${KOLO_MPIRUN})
+kolo_add_script_test(kolo-restart.parts restart/parts_test.py ${restart})
+kolo_add_script_test(kolo-restart restart/restart_test.py ${restart} ${KOLO_MPIRUN})
 kolo_set_mpirun_properties(kolo-restart 2 120 SLEEPS)
-add_test(NAME kolo-restart.fake_jobs
-  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/fake_jobs_test.py" ${restart})
+kolo_add_script_test(kolo-restart.fake_jobs restart/fake_jobs_test.py ${restart})
 kolo_set_mpirun_properties(kolo-restart.fake_jobs 1 120 SLEEPS)
 if(TARGET kolo)
   string(JOIN " " mpirun_command ${KOLO_MPIRUN})

@@ -1,10 +1,11 @@
 // main of the tests that run under mpirun: all ranks run all tests in step and end with the same
-// verdict. --longest-test=<seconds> precedes GoogleTest's options. KOLO_TEST_VARIANT selects the
-// tests of a variant. A run without any test fails.
+// status. --longest-test=<seconds> precedes GoogleTest's options. KOLO_TEST_VARIANT selects the
+// tests of a variant.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,37 @@
 #include "support/mpi/groups.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "support/mpi/variants.hpp"
+#include "support/results.hpp"
 
+namespace kolo::test {
 namespace {
+
+/// Writes every failure to stderr immediately, with its rank and place, so that a hang leaves
+/// evidence, and lets the ranks meet at the end of each test.
+class MpiListener final : public testing::EmptyTestEventListener {
+ public:
+  explicit MpiListener(MpiRanks& ranks) : ranks_(ranks) {}
+
+  void OnTestStart(const testing::TestInfo& test) override {
+    test_ = std::string(test.test_suite_name()) + "." + test.name();
+    ranks_.watchdog().begin(test_);
+  }
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const char* const file = result.file_name() == nullptr ? "unknown file" : result.file_name();
+    const std::string text = ranks_.prefix() + file + ":" + std::to_string(result.line_number()) +
+                             ": " + result.message() + "\n";
+    std::fputs(text.c_str(), stderr);
+  }
+  void OnTestEnd(const testing::TestInfo&) override {
+    ranks_.gather(0, "end of " + test_);
+    ranks_.watchdog().end();
+  }
+
+ private:
+  MpiRanks& ranks_;
+  std::string test_;
+};
 
 /// Below CTest's time limit by default, which would end the job without saying where it hung.
 std::chrono::seconds longest_test(int argc, char** argv) {
@@ -25,32 +55,25 @@ std::chrono::seconds longest_test(int argc, char** argv) {
   return std::chrono::seconds(std::atoi(first.substr(kOption.size()).data()));
 }
 
-constexpr int kSkipped = 77;  // SKIP_RETURN_CODE of CTest
-
-/// This rank's exit status.
-int run_selected_tests() {
-  const int status = RUN_ALL_TESTS();
-  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
-  if (tests.test_to_run_count() == 0) {
-    std::puts("[  FAILED  ] no test was selected");
-    return 1;
-  }
-  return status == 0 && tests.ad_hoc_test_result().Skipped() ? kSkipped : status;
-}
-
 int run_all_tests(std::chrono::seconds longest_test) {
-  kolo::test::MpiRanks ranks(longest_test);
-  const kolo::test::ProgramTraffic traffic;
-  const kolo::test::Turn turn;
+  int rank = 0;
+  int size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MpiRanks ranks(longest_test);
+  const ProgramTraffic traffic;
+  const Turn turn;
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (ranks.rank() != 0) delete listeners.Release(listeners.default_result_printer());
-  listeners.Append(new kolo::test::MpiListener(ranks));  // GoogleTest owns it
-  const std::vector<int> endings = ranks.gather(run_selected_tests(), "end of all tests");
-  const auto failed = std::ranges::find_if(endings, [](int status) { return status % kSkipped; });
-  return failed != endings.end() ? *failed : endings.front();
+  listeners.Append(new MpiListener(ranks));  // GoogleTest owns it
+  const int status = run_selected_tests(rank, size);
+  const std::vector<int> endings = ranks.gather(status, "end of all tests");
+  const auto failed = std::ranges::find_if(endings, [](int ending) { return ending % kSkipped; });
+  return failed != endings.end() ? *failed : status;
 }
 
 }  // namespace
+}  // namespace kolo::test
 
 int main(int argc, char** argv) {
   int provided = MPI_THREAD_SINGLE;
@@ -60,7 +83,7 @@ int main(int argc, char** argv) {
   if (!kolo::test::variant().empty()) {
     GTEST_FLAG_SET(filter, kolo::test::filter_of_variant());
   }
-  const int failed = run_all_tests(longest_test(argc, argv));
+  const int status = kolo::test::run_all_tests(kolo::test::longest_test(argc, argv));
   MPI_Finalize();
-  return failed;
+  return status;
 }
