@@ -1,9 +1,13 @@
 """What the tests under mpirun share. Arguments of a test are the command that starts ranks."""
 
 import os
+import pathlib
 import subprocess
 import sys
 import unittest
+
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))
+from cases import main  # noqa: E402,F401
 
 MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
 
@@ -25,7 +29,3 @@ class Ranks(unittest.TestCase):
                              timeout=300)
         self.assertEqual(run.returncode != 0, status != 0, run.stdout)
         return run.stdout
-
-
-def main():
-    unittest.main(argv=sys.argv[:1])

@@ -14,7 +14,8 @@ if [ $# -eq 0 ] && ! "$python" -c "import torch, numpy" 2>/dev/null; then
   "$python" -m pip install --quiet --no-cache-dir "torch==$torch_version" numpy
 fi
 if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" "$python" -m pip install --quiet "$root/python" cloudpickle
+CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" "$python" -m pip install --quiet "$root/python" \
+  cloudpickle expecttest # the latter for torch_suite.py
 status=0
 for test in "$root"/python/tests/*_test.py; do
   printf '\n== %s ==\n' "$(basename "$test" .py)"

@@ -1,17 +1,17 @@
 """Runs cases of another project's tests under mpirun, one process a rank for all cases: after a
-case that fails or hangs on a rank, mpirun starts again with the next."""
+case that fails on a rank, hangs or ends it, mpirun starts again with the next."""
 
 import argparse
-import collections
 import faulthandler
 import os
-import re
+import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 
-RESULT = re.compile(r"RESULT (\d+) (\w+) (\w+) (.*)")
-SEVERITY = ["passed", "skipped", "failed", "hung"]
+sys.path.append(str(pathlib.Path(__file__).parents[2] / "tests"))
+import summary  # noqa: E402
 
 
 def parser(description, limit):
@@ -26,49 +26,65 @@ def parser(description, limit):
 
 
 def run_rank(rank, names, run_case, limit):
-    """What a rank runs: run_case(name) returns how the case ended, and why."""
+    """What a rank runs: run_case(name) returns how the case ended, and why. Writes that as
+    tests/cases.py does."""
+    file = open(f"{os.environ['KOLO_TEST_RESULTS']}.{rank}", "w", buffering=1)
+
+    def give_up(*_):
+        print("failed", f"not ended within {limit} s", file=file)
+        faulthandler.dump_traceback()
+        os._exit(1)
+
+    signal.signal(signal.SIGALRM, give_up)
     for name in names:
-        def say(result, text, name=name):
-            sys.stdout.write(f"RESULT {rank} {name} {result} {text[:300]!r}\n")  # a line at once
-            sys.stdout.flush()
-
-        def give_up(*_, say=say):
-            say("hung", f"for {limit} s")
-            faulthandler.dump_traceback()
-            os._exit(1)
-
-        signal.signal(signal.SIGALRM, give_up)
+        print("begin", name, file=file)
         signal.alarm(limit)
         result, text = run_case(name)
-        say(result, text)
+        print(result, repr(text[:300]), file=file)  # a line
         if result == "failed":  # other ranks may still wait for this one
             os._exit(1)
-        signal.alarm(0)
-    os._exit(0)
+    sys.exit()  # within the limit, too: mpirun's status counts
+
+
+def run_from(names, ranks, command, environment):
+    """Runs the cases up to the first that does not pass or skip on all ranks. Returns how they
+    ended, and why."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run(
+            ["mpirun", "--oversubscribe", "-np", str(ranks), sys.executable, *command, *names],
+            env=dict(os.environ, KOLO_RECORD="off", KOLO_LOG_LEVEL="error",
+                     OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                     KOLO_TEST_RESULTS=f"{folder}/results", **environment),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        written = summary.read_ranks(f"{folder}/results")
+    if len(written) != ranks:
+        sys.exit(f"{len(written)} of {ranks} ranks have begun:\n{run.stdout}")
+    ended = {}
+    crash = ("failed", f"a rank has ended; mpirun's status is {run.returncode}")
+    for name in names:
+        endings = [rank.cases.get(name, ("did not end", "")) for rank in written]
+        by_result = dict(reversed(endings))  # the text of the first rank
+        if "failed" not in by_result and "did not end" in by_result:
+            by_result["failed"] = crash[1]
+        result = next(each for each in ("failed", "skipped", "passed") if each in by_result)
+        ended[name] = (result, by_result[result])
+        if result == "failed":
+            return ended
+    if run.returncode != 0:
+        ended["the end"] = crash
+    return ended
 
 
 def run_all(title, names, ranks, command, environment):
     """Runs `command` with names of cases on so many ranks until each case has run. Prints those
-    that do not pass, and sums. Returns 1 if there are any that fail."""
-    results, texts = {}, {}
-    left = list(names)
-    while left:
-        output = subprocess.run(
-            ["mpirun", "--oversubscribe", "-np", str(ranks), sys.executable, *command, *left],
-            env=dict(os.environ, KOLO_RECORD="off", KOLO_LOG_LEVEL="error",
-                     OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **environment),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace").stdout
-        found = RESULT.findall(output)
-        if not found:
-            sys.exit(f"no case ran:\n{output}")
-        for _, name, result, text in found:
-            if SEVERITY.index(result) >= SEVERITY.index(results.get(name, "passed")):
-                results[name], texts[name] = result, text
-        last = max(left.index(name) for _, name, _, _ in found)
-        left = left[last + 1:]
-    for name, result in results.items():
-        if result in ("failed", "hung"):
-            print(f"{result}: {name}: {texts[name]}")
-    sums = collections.Counter(results.values())
-    print(f"{title}, {ranks} ranks:", ", ".join(f"{sums[each]} {each}" for each in SEVERITY))
-    return 1 if sums["failed"] + sums["hung"] else 0
+    that do not pass, and sums. Returns 1 if any fails, or none passes."""
+    ended = {}
+    while left := [name for name in names if name not in ended]:
+        ended |= run_from(left, ranks, command, environment)
+    sums = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for name, (result, text) in ended.items():
+        sums[result] += 1
+        if result != "passed":
+            print(f"{result}: {name}: {text}")
+    print(f"{title}, {ranks} ranks:", ", ".join(f"{n} {result}" for result, n in sums.items()))
+    return 1 if sums["failed"] or not sums["passed"] else 0
