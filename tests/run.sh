@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
 # The test command: sets up, builds, runs every test, then the core's one-process tests under
-# AddressSanitizer and ThreadSanitizer, and random training programs under the former. Ends with the
-# numbers passed, failed, skipped. Arguments are settings for CMake:
+# AddressSanitizer and ThreadSanitizer, and under the former also random training programs and the
+# backend of c10d. Ends with the numbers passed, failed, skipped. Arguments are settings for CMake,
+# and presets, of which it runs everything instead:
 # tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
+# tests/run.sh asan-torch tsan-torch
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+definitions=() presets=()
 for argument in "$@"; do
   case "$argument" in
-    -D*) ;;
+    -D*) definitions+=("$argument") ;;
+    [a-z]*) presets+=("$argument") ;;
     *)
       sed -n '2,/^set/{/^#/s/^# //p}' "${BASH_SOURCE[0]}"
       case "$argument" in -h | --help) exit ;; *) exit 2 ;; esac
       ;;
   esac
 done
+short=
+if [ "${#presets[@]}" -eq 0 ]; then
+  presets=(release asan tsan asan-torch)
+  short=asan-torch # all of it would take longer than everything else
+fi
 
 "$root/cmake/setup.sh" --tests
 # shellcheck source=cmake/environment.sh
@@ -24,16 +33,12 @@ unshuffled=()
 if setarch --addr-no-randomize true 2>/dev/null; then unshuffled=(setarch --addr-no-randomize); fi
 
 builds=()
-for preset in release asan tsan asan-torch; do
+for preset in "${presets[@]}"; do
   printf '\n== %s ==\n' "$preset"
   build="$root/build/$preset"
-  programs=() chosen=()
-  # All of the LibTorch layer would take longer than everything else: these use all shard modes.
-  if [ "$preset" = asan-torch ]; then
-    programs=(random_training_test checkpoint_fuzz)
-    chosen=(-R '^(random_training_test|fuzz\.checkpoint)')
-  fi
-  kolo_build "$preset" "$@" "${programs[@]}"
+  targets=() chosen=()
+  if [ "$preset" = "$short" ]; then targets=(torch_short_tests) chosen=(-L '^torch_short$'); fi
+  kolo_build "$preset" "${definitions[@]}" "${targets[@]}"
   # What an earlier run has left must not count.
   rm -rf "$build"/tests.{json,xml} "$build/results"
   mkdir "$build/results"

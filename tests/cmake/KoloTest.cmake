@@ -10,12 +10,16 @@ if(version MATCHES "Open MPI|OpenRTE")
 endif()
 set(KOLO_MPIRUN "${mpirun}" CACHE INTERNAL "How tests are launched")
 
+# What the presets asan-torch and tsan-torch build, and the test command of the former.
+add_custom_target(torch_tests)
+add_custom_target(torch_short_tests)
+
 # kolo_add_test(<name> SOURCES <file>... [LIBRARIES <target>...] [TIMEOUT <seconds>] [SHARDS <n>]
-#               [ONE_THREAD])
-# One process. SHARDS: that many tests, which run at the same time, have
-# equally many of its cases each. ONE_THREAD: ThreadSanitizer has nothing to look for in it.
+#               [ONE_THREAD] [SHORT])
+# One process. SHARDS: that many tests, which run at the same time, have equally many of its cases
+# each. ONE_THREAD: ThreadSanitizer has nothing to look for in it. SHORT: see kolo_label_torch.
 function(kolo_add_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ONE_THREAD;SHORT" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES")
   if(arg_ONE_THREAD AND "${KOLO_SANITIZE}" STREQUAL "thread")
     return()
   endif()
@@ -34,16 +38,17 @@ function(kolo_add_test name)
     set_tests_properties(${test} PROPERTIES TIMEOUT ${arg_TIMEOUT}
       ENVIRONMENT "GTEST_TOTAL_SHARDS=${arg_SHARDS};GTEST_SHARD_INDEX=${index}")
     kolo_collect_cases(${test})
+    kolo_label_torch(${test} ${name})
   endforeach()
 endfunction()
 
 # kolo_add_mpi_test(<name> SOURCES <file>... [RANKS <n>...] [LIBRARIES <target>...]
-#                   [TIMEOUT <seconds>])
+#                   [TIMEOUT <seconds>] [SHORT])
 # One program, one test <name>.np<n> for each world size; main of tests/support/mpi. One rank waits
 # for nobody; two are each other's only peer; of three, neighbours differ, shares are uneven and
 # sets overlap. Four find nothing that these, or the algorithms' contracts, do not.
 function(kolo_add_mpi_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "SHORT" "TIMEOUT" "SOURCES;LIBRARIES;RANKS")
   if(KOLO_SANITIZE AND NOT TARGET kolo)
     return()  # sanitizers run the core with fake communicators only
   endif()
@@ -54,6 +59,7 @@ function(kolo_add_mpi_test name)
   foreach(ranks IN LISTS arg_RANKS)
     kolo_add_mpirun_test(${name}.np${ranks} ${ranks} ${arg_TIMEOUT} $<TARGET_FILE:${name}>)
     kolo_collect_cases(${name}.np${ranks})
+    kolo_label_torch(${name}.np${ranks} ${name})
   endforeach()
 endfunction()
 
@@ -73,6 +79,7 @@ function(kolo_add_variant program variant ranks timeout)
   set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT
     KOLO_TEST_VARIANT=${variant} ${arg_ENVIRONMENT})
   kolo_collect_cases(${test})
+  kolo_label_torch(${test} ${program})
 endfunction()
 
 # kolo_add_script_test(<name> <script> <argument>...): a script whose cases tests/cases.py runs.
@@ -88,6 +95,24 @@ function(kolo_collect_cases test)
   file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/results")
   set_property(TEST ${test} APPEND PROPERTY
     ENVIRONMENT "KOLO_TEST_RESULTS=${PROJECT_BINARY_DIR}/results/${test}")
+endfunction()
+
+# kolo_label_torch(<test> <program>): the label torch, if the program uses LibTorch or MPI, without
+# which the presets asan and tsan are built: so it takes asan-torch or tsan-torch to run it with a
+# sanitizer. The test command, for which all of these would take too long, has torch_short only: the
+# tests of programs that are registered with SHORT.
+function(kolo_label_torch test program)
+  get_target_property(libraries ${program} LINK_LIBRARIES)
+  if(NOT libraries MATCHES "(^|;)kolo(_extras|_test_mpi_main)?(;|$)")
+    return()
+  endif()
+  set_property(TEST ${test} APPEND PROPERTY LABELS torch)
+  add_dependencies(torch_tests ${program})
+  get_target_property(is_short ${program} KOLO_SHORT)
+  if(is_short)
+    set_property(TEST ${test} APPEND PROPERTY LABELS torch_short)
+    add_dependencies(torch_short_tests ${program})
+  endif()
 endfunction()
 
 # kolo_set_mpirun_properties(<name> <ranks> <timeout> [SLEEPS]): for a test that calls mpirun.
@@ -128,6 +153,7 @@ function(kolo_test_executable name)
   kolo_compile_quickly(${name})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE kolo_test_support kolo_core GTest::gtest)
+  set_target_properties(${name} PROPERTIES KOLO_SHORT "${arg_SHORT}")
   if(kolo IN_LIST arg_LIBRARIES OR kolo_extras IN_LIST arg_LIBRARIES)
     kolo_precompile_torch(${name})
   endif()

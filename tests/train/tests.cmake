@@ -19,6 +19,7 @@ if(TARGET kolo)
   kolo_internal_includes(bfloat16_rounding)
   target_link_libraries(bfloat16_rounding PRIVATE kolo)
   add_test(NAME bfloat16_rounding COMMAND bfloat16_rounding 4099)
+  kolo_label_torch(bfloat16_rounding bfloat16_rounding)
   add_executable(optimizer_memory tools/optimizer_memory.cpp)
   kolo_configure_target(optimizer_memory)
   target_include_directories(optimizer_memory PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
@@ -90,7 +91,7 @@ if(TARGET kolo)
     TIMEOUT 900
     LIBRARIES kolo)
   kolo_add_test(random_training_test SOURCES train/optimizer/random_training_test.cpp
-    LIBRARIES kolo)
+    LIBRARIES kolo SHORT)
   kolo_add_mpi_test(training_steps_test
     SOURCES
       train/optimizer/ended_runtime_test.cpp
@@ -146,7 +147,7 @@ if(TARGET kolo)
       target_compile_options(cuda_accelerator_test PRIVATE -Wno-maybe-uninitialized)
     endif()
     kolo_add_test(cuda_c10d_test
-      SOURCES extras/c10d/cuda_backend_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
+      SOURCES extras/c10d/cuda_backend_test.cpp LIBRARIES kolo_fake_cuda kolo_extras SHORT)
     kolo_add_test(cuda_codec_test
       SOURCES train/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
   endif()
