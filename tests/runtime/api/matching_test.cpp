@@ -17,6 +17,7 @@
 #include "runtime/every_world.hpp"
 #include "runtime/memory_store.hpp"
 #include "runtime/values.hpp"
+#include "support/sanitizers.hpp"
 
 namespace kolo::test::matching_test {
 
@@ -125,17 +126,21 @@ class DisagreementTest : public ByOrderTest {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    , DisagreementTest,
-    testing::Values(
-        Setting{.name = "Shared", .size = 2}, Setting{.name = "Shared", .size = 3},
-        Setting{.name = "Messages",
-                .size = 3,
-                .network = {.longest_delay = 100us, .has_shared_memory = false}},
-        Setting{.name = "Nodes", .size = 4, .network = {.nodes = 2, .longest_delay = 100us}}),
-    [](const auto& setting) {
-      return setting.param.name + "Np" + std::to_string(setting.param.size);
-    });
+std::vector<Setting> settings_of_disagreement() {
+  const Setting messages{.name = "Messages",
+                         .size = 3,
+                         .network = {.longest_delay = 100us, .has_shared_memory = false}};
+  // Ranks that submit different operations may learn so only after they have read shared memory
+  // that another writes: a race, though what they have read is nobody's result.
+  if (kIsThreadSanitized) return {messages};
+  return {Setting{.name = "Shared", .size = 2}, Setting{.name = "Shared", .size = 3}, messages,
+          Setting{.name = "Nodes", .size = 4, .network = {.nodes = 2, .longest_delay = 100us}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(, DisagreementTest, testing::ValuesIn(settings_of_disagreement()),
+                         [](const auto& setting) {
+                           return setting.param.name + "Np" + std::to_string(setting.param.size);
+                         });
 
 void sum(ProcessSet& set, std::int64_t count, DType dtype, ReduceOp op = ReduceOp::Sum,
          double prescale = 1.0) {
