@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/agreement.hpp"
+#include "common/freed_memory.hpp"
 #include "common/model.hpp"
 #include "common/output_file.hpp"
 #include "common/resources.hpp"

@@ -8,6 +8,7 @@
 
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
+#include "common/freed_memory.hpp"
 #include "common/output_file.hpp"
 #include "common/resources.hpp"
 #include "kolo/kolo.hpp"

@@ -20,6 +20,7 @@
 #include "common/agreement.hpp"
 #include "common/command_line.hpp"
 #include "common/efficiency.hpp"
+#include "common/freed_memory.hpp"
 #include "common/model.hpp"
 #include "common/output_file.hpp"
 #include "common/resources.hpp"

@@ -24,6 +24,7 @@
 #include "bench/rank.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
+#include "common/freed_memory.hpp"
 #include "kolo/config.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
@@ -200,6 +201,7 @@ int measure(const Options& options, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace bench;
+  examples::keep_freed_memory();
   open_standard_streams();
   const bool is_under_mpirun = kolo::comm::find_launcher() && controller_socket().empty();
   std::optional<Mpi> mpi;

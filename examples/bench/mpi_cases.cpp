@@ -1,8 +1,8 @@
 #include "bench/mpi_cases.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
-#include <string>
 
 #include <mpi.h>
 
@@ -30,35 +30,43 @@ MPI_Datatype mpi_type(DType dtype) {
   return MPI_BYTE;
 }
 
-const char* name_of_call(Operation operation) {
-  switch (operation) {
-    case Operation::AllReduce: return "MPI_Allreduce";
-    case Operation::ReduceScatter: return "MPI_Reduce_scatter_block";
-    case Operation::AllGather: return "MPI_Allgather";
-    case Operation::Broadcast: return "MPI_Bcast";
-    case Operation::AllToAll: return "MPI_Alltoall";
-  }
-  return "";
+void allreduce(const void* input, void* output, int count, MPI_Datatype type) {
+  MPI_Allreduce(input, output, count, type, MPI_SUM, MPI_COMM_WORLD);
 }
 
-void call(Operation operation, const Tensor& tensor, MPI_Datatype type, bool in_place) {
-  const auto count = static_cast<int>(tensor.count);
-  const void* const input = in_place ? MPI_IN_PLACE : tensor.input;
+void reduce_scatter(const void* input, void* output, int count, MPI_Datatype type) {
+  static std::vector<int> counts(static_cast<std::size_t>(size_of_world()));
+  std::ranges::fill(counts, count);
+  MPI_Reduce_scatter(input, output, counts.data(), type, MPI_SUM, MPI_COMM_WORLD);
+}
+
+void reduce_scatter_block(const void* input, void* output, int count, MPI_Datatype type) {
+  MPI_Reduce_scatter_block(input, output, count, type, MPI_SUM, MPI_COMM_WORLD);
+}
+
+void allgather(const void* input, void* output, int count, MPI_Datatype type) {
+  MPI_Allgather(input, count, type, output, count, type, MPI_COMM_WORLD);
+}
+
+void broadcast(const void* /*input*/, void* output, int count, MPI_Datatype type) {
+  MPI_Bcast(output, count, type, 0, MPI_COMM_WORLD);
+}
+
+void alltoall(const void* input, void* output, int count, MPI_Datatype type) {
+  MPI_Alltoall(input, count, type, output, count, type, MPI_COMM_WORLD);
+}
+
+std::vector<MpiCall> calls_of(Operation operation) {
   switch (operation) {
-    case Operation::AllReduce:
-      MPI_Allreduce(input, tensor.output, count, type, MPI_SUM, MPI_COMM_WORLD);
-      break;
+    case Operation::AllReduce: return {{"MPI_Allreduce", allreduce}};
     case Operation::ReduceScatter:
-      MPI_Reduce_scatter_block(input, tensor.output, count, type, MPI_SUM, MPI_COMM_WORLD);
-      break;
-    case Operation::AllGather:
-      MPI_Allgather(input, count, type, tensor.output, count, type, MPI_COMM_WORLD);
-      break;
-    case Operation::Broadcast: MPI_Bcast(tensor.output, count, type, 0, MPI_COMM_WORLD); break;
-    case Operation::AllToAll:
-      MPI_Alltoall(input, count, type, tensor.output, count, type, MPI_COMM_WORLD);
-      break;
+      return {{"MPI_Reduce_scatter", reduce_scatter},
+              {"MPI_Reduce_scatter_block", reduce_scatter_block}};
+    case Operation::AllGather: return {{"MPI_Allgather", allgather}};
+    case Operation::Broadcast: return {{"MPI_Bcast", broadcast}};
+    case Operation::AllToAll: return {{"MPI_Alltoall", alltoall}};
   }
+  return {};
 }
 
 constexpr const char* kReference = "MPI";
@@ -72,21 +80,25 @@ std::vector<Case> MpiCases::make(const Workload& workload) {
   }
   memory_.reserve(plan_layout(workload, false, rank_in_world(), size_of_world()).size_bytes);
   std::vector<Case> cases;
-  if (workload.counts.size() > 1) {
-    cases.push_back(make_case(workload, can_be_in_place(workload.operation)));
-    cases.back().label.algorithm += " each";
-    cases.back().label.reference = "each";
-    cases.push_back(make_flat(workload));
-    return cases;
-  }
-  if (can_be_in_place(workload.operation)) cases.push_back(make_case(workload, true));
-  if (can_be_out_of_place(workload.operation)) cases.push_back(make_case(workload, false));
+  for (const MpiCall& call : calls_of(workload.operation)) add_cases(workload, call, cases);
   return cases;
 }
 
-Case MpiCases::make_case(const Workload& workload, bool in_place) {
+void MpiCases::add_cases(const Workload& workload, const MpiCall& call, std::vector<Case>& cases) {
+  if (workload.counts.size() > 1) {
+    cases.push_back(make_case(workload, call, can_be_in_place(workload.operation)));
+    cases.back().label.algorithm += " each";
+    cases.back().label.reference = "each";
+    cases.push_back(make_flat(workload, call));
+    return;
+  }
+  if (can_be_in_place(workload.operation)) cases.push_back(make_case(workload, call, true));
+  if (can_be_out_of_place(workload.operation)) cases.push_back(make_case(workload, call, false));
+}
+
+Case MpiCases::make_case(const Workload& workload, const MpiCall& call, bool in_place) {
   const Layout layout = plan_layout(workload, in_place, rank_in_world(), size_of_world());
-  Case bench_case{{.algorithm = name_of_call(workload.operation),
+  Case bench_case{{.algorithm = call.name,
                    .placement = "private",
                    .in_place = in_place,
                    .reference = kReference},
@@ -95,17 +107,20 @@ Case MpiCases::make_case(const Workload& workload, bool in_place) {
   if (in_place && workload.operation == Operation::ReduceScatter) {
     for (Tensor& tensor : bench_case.tensors) tensor.output = tensor.input;  // MPI requires it
   }
-  bench_case.run = [operation = workload.operation, type = mpi_type(workload.dtype), in_place,
+  bench_case.run = [run = call.run, type = mpi_type(workload.dtype), in_place,
                     tensors = bench_case.tensors] {
-    for (const Tensor& tensor : tensors) call(operation, tensor, type, in_place);
+    for (const Tensor& tensor : tensors) {
+      run(in_place ? MPI_IN_PLACE : tensor.input, tensor.output, static_cast<int>(tensor.count),
+          type);
+    }
   };
   return bench_case;
 }
 
-Case MpiCases::make_flat(const Workload& workload) {
+Case MpiCases::make_flat(const Workload& workload, const MpiCall& call) {
   Workload flat = workload;
   flat.counts = {std::accumulate(flat.counts.begin(), flat.counts.end(), std::size_t{0})};
-  Case bench_case = make_case(flat, can_be_in_place(flat.operation));
+  Case bench_case = make_case(flat, call, can_be_in_place(flat.operation));
   bench_case.label.algorithm += " flat";
   bench_case.label.reference = kFlat;
   return bench_case;

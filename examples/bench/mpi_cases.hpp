@@ -21,16 +21,23 @@ inline int size_of_world() {
   return size;
 }
 
+/// One of MPI's functions for a collective. `input` may be MPI_IN_PLACE; `count` is as in Workload.
+struct MpiCall {
+  const char* name;
+  void (*run)(const void* input, void* output, int count, MPI_Datatype type);
+};
+
 /// MPI's own collectives, in place and out of place, on private memory.
 class MpiCases {
  public:
-  /// One call per tensor; for several tensors also one call on all of them as one. Empty if MPI
-  /// does not support the operation.
+  /// Each of MPI's functions for the operation, once per tensor; for several tensors also one call
+  /// on all of them as one. Empty if MPI does not support the operation.
   std::vector<Case> make(const Workload& workload);
 
  private:
-  Case make_case(const Workload& workload, bool in_place);
-  Case make_flat(const Workload& workload);
+  void add_cases(const Workload& workload, const MpiCall& call, std::vector<Case>& cases);
+  Case make_case(const Workload& workload, const MpiCall& call, bool in_place);
+  Case make_flat(const Workload& workload, const MpiCall& call);
 
   GrowingBuffer memory_;
 };

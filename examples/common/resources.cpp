@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <string>
 
 #include <ATen/Parallel.h>
@@ -11,24 +10,12 @@
 #include "common/agreement.hpp"
 #include "kolo/runtime.hpp"
 
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
-
 namespace examples {
 
 void share_cores(int local_size) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     at::set_num_threads(std::max(1, at::get_num_threads() / local_size));
   }
-}
-
-void keep_freed_memory() {
-#ifdef __GLIBC__
-  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // the largest that glibc accepts
-  mallopt(M_TOP_PAD, 64 << 20);
-#endif
 }
 
 bool has_device(kolo::DeviceKind kind) {

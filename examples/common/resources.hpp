@@ -10,10 +10,6 @@ namespace examples {
 /// to use: by default each process would use as many as there are cores.
 void share_cores(int local_size);
 
-/// Makes the process keep freed memory for the next step. By default glibc returns large blocks to
-/// the kernel, which clears and maps them again, page by page, in every step.
-void keep_freed_memory();
-
 /// Whether every rank has such a device; a rank without one prints an error. Collective.
 bool has_device(kolo::DeviceKind kind);
 

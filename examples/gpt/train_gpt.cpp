@@ -15,6 +15,7 @@
 #include "common/agreement.hpp"
 #include "common/digest.hpp"
 #include "common/efficiency.hpp"
+#include "common/freed_memory.hpp"
 #include "common/model.hpp"
 #include "common/output_file.hpp"
 #include "common/resources.hpp"
