@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The test command: sets up, builds, runs every test, then the core's one-process tests under
-# AddressSanitizer and ThreadSanitizer, and under the former also random training programs and the
-# backend of c10d. Ends with the numbers passed, failed, skipped. Arguments are settings for CMake,
-# and presets, of which it runs everything instead:
+# The test command: sets up, builds, runs every test of the library, then the core's one-process
+# tests under AddressSanitizer and ThreadSanitizer, and under the former also random training
+# programs and the backend of c10d. Ends with the numbers passed, failed, skipped. Arguments are
+# settings for CMake, and presets, of which it runs everything instead:
 # tests/run.sh -DCMAKE_COMPILE_WARNING_AS_ERROR=ON
 # tests/run.sh asan-torch tsan-torch
 set -euo pipefail

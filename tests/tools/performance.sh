@@ -6,7 +6,7 @@
 #   tests/tools/performance.sh Training Sharding
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-sections=(All-reduce Public Gradients Other More Training Sharding Memory Saving)
+sections=(All-reduce Gradients Other More Training Sharding Memory Saving)
 for section in "$@"; do
   [[ " ${sections[*]} " == *" $section "* ]] && continue
   sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"
@@ -48,11 +48,6 @@ modes=(none optimizer gradients full gathered)
 measure_All-reduce() {
   measure allreduce kolo-bench allreduce --np 2 --min 1KB --max 256MB --factor 8 \
     "${staged_and_window[@]}"
-}
-
-measure_Public() {
-  measure path kolo-bench allreduce --np 2 --min 1KB --max 16MB --factor 8 --rounds 31 \
-    --placement staged,window
 }
 
 measure_Gradients() {

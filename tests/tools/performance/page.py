@@ -70,6 +70,7 @@ class Results:
 
 COLUMNS = [("bare", "staged"), ("public", "staged"), ("bare", "window"), ("public", "window")]
 COLUMN_NAMES = ["bare, staged", "public, staged", "bare, in the window", "public, in the window"]
+LARGEST_WITH_VISIBLE_NEGOTIATION = 4 << 20  # beyond, the difference is noise
 
 
 def allreduce(results, name):
@@ -82,14 +83,17 @@ def allreduce(results, name):
 
 
 def public_path(results):
+    """The difference of two columns of the table of all-reduces."""
     rows = []
-    for size, row in sorted(results.rows("path").items()):
+    for size, row in sorted(results.rows("allreduce").items()):
+        if size > LARGEST_WITH_VISIBLE_NEGOTIATION:
+            break
         line = [size_text(size)]
         for place in ("staged", "window"):
             bare, public = (row[path, place]["median_us"] for path in ("bare", "public"))
             line.append(f"{public - bare:+.1f} µs ({100 * (public / bare - 1):+.0f} %)")
         rows.append(line)
-    return table(["size", "staged", "in the window"], rows) + "\n\n" + results.command("path")
+    return table(["size", "staged", "in the window"], rows)
 
 
 def gradients(results):
