@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compares Kolo with other libraries on this machine and prints a table in Markdown:
+"""Compares Kolo with other libraries on this machine and prints docs/comparison.md: page.md of this
+folder with what was measured:
 
     tests/tools/rivals/compare.py [--rounds 3] [--pairs 9] [--models gpt] [--cases ...]
-                                  [--json FILE]
+                                  [--json FILE] > docs/comparison.md
 
 Every library trains the same model on 2 ranks of one thread each, in a job of its own, and all of
 them in every round, in random order. README.md says how to get them and what is measured.
@@ -15,6 +16,7 @@ import os
 import pathlib
 import platform
 import random
+import re
 import shlex
 import socket
 import subprocess
@@ -22,38 +24,39 @@ import sys
 import tempfile
 import time
 
-from table import Run, failure_of, table
+from table import Run, failure_of, summary, table
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parents[2]
 PROGRAMS = ROOT / "build/release/examples"
 TIMEOUT = 240  # seconds for one run, which takes about 30
 
-# Keeps freed memory, as examples/common/resources.cpp does for Kolo's programs.
+# Keeps freed memory, as examples/common/freed_memory.hpp does for Kolo's programs.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
-            "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TOP_PAD_": str(64 << 20)}
+            "MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(64 << 20)}
 HOROVOD_AT_ITS_BEST = {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CYCLE_TIME": "0.1",
                        "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 MODELS = {"gpt": "GPT, 10,774,272 parameters, AdamW, 8 windows of 128 bytes a rank",
           "resnet50": "ResNet-50, 25,557,032 parameters, SGD with momentum, 8 images of 64×64 a "
                       "rank"}
+BUCKETS_MB = (1, 5, 25, 100)
 KOLO = {"kolo": (), "kolo-optimizer": ("--shard", "optimizer"),
         "kolo-gradients": ("--shard", "gradients"), "kolo-full": ("--shard", "full"),
-        "kolo-gathered": ("--shard", "full"), "kolo-tcp": ()}
-# TCP through the loopback interface, as Gloo uses it.
+        "kolo-gathered": ("--shard", "full")}
+# TCP through the loopback interface, as Gloo uses it: of the cases whose name ends with "-tcp".
 TCP = {"KOLO_SHARED_MEMORY": "off", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp",
        "OMPI_MCA_btl_tcp_if_include": "lo"}
 SETTINGS_OF_CASES = {"horovod-best": HOROVOD_AT_ITS_BEST,
-                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"},
-                     "kolo-tcp": TCP, "ddp-kolo-tcp": TCP}
+                     "kolo-gathered": {"KOLO_SHARED_MEMORY": "off"}}
 
 
 def labels_of_torch(mark, backend):
     ddp, fsdp2 = f"DDP over {backend}", f"FSDP2 over {backend}"
     return {f"ddp{mark}": ddp, f"ddp{mark}-static": f"{ddp}, static graph",
             f"ddp{mark}-views": f"{ddp}, gradients as views of buckets",
-            f"ddp{mark}-best": f"{ddp}, static graph, such views, best of four bucket sizes",
+            **{f"ddp{mark}-{size}mb": f"{ddp}, static graph, such views, buckets of {size} MB"
+               for size in BUCKETS_MB},
             f"ddp{mark}-zero": f"{ddp} with such views, ZeroRedundancyOptimizer",
             f"fsdp2{mark}": f"{fsdp2}, not resharded after forward",
             f"fsdp2{mark}-reshard": f"{fsdp2}, resharded after forward"}
@@ -63,15 +66,41 @@ LABELS = {"kolo": "Kolo, `none`", "kolo-optimizer": "Kolo, `optimizer`",
           "kolo-gradients": "Kolo, `gradients`",
           "kolo-full": "Kolo, `full`, one copy of the parameters",
           "kolo-gathered": "Kolo, `full`, gathered on use, no shared memory",
-          "kolo-tcp": "Kolo, `none`, over TCP as Gloo",
           "alone": "PyTorch alone, two processes at once",
           **labels_of_torch("", "Gloo"), **labels_of_torch("-kolo", "Kolo"),
-          "ddp-kolo-tcp": "DDP over Kolo, over TCP as Gloo",
           "fsdp2-kolo-alloc": "FSDP2 over Kolo, which allocates, not resharded after forward",
           "fsdp2-kolo-reshard-alloc": "FSDP2 over Kolo, which allocates, resharded after forward",
           "fairscale": "FairScale, OSS and ShardedDDP", "horovod": "Horovod",
           "horovod-best": "Horovod, settings at their best",
           "horovod-kolo": "Horovod's interface over Kolo"}
+LABELS |= {f"{case}-tcp": f"{LABELS[case]}, over TCP as Gloo" for case in
+           ("kolo", "kolo-gathered", "ddp-kolo", "ddp-kolo-static", "fsdp2-kolo")}
+
+
+def each_of(*cases):
+    return {LABELS[case]: [case] for case in cases}
+
+
+def ways_of_ddp(mark):
+    return [f"ddp{mark}{way}" for way in
+            ("", "-static", "-views", *(f"-{size}mb" for size in BUCKETS_MB))]
+
+
+# Heading of a part -> its rows, as summary() takes them. The best is chosen from the same ways over
+# Gloo and over Kolo.
+SUMMARY = {
+    "Over one transport, TCP through the loopback interface":
+        each_of("ddp", "ddp-static", "ddp-kolo-tcp", "ddp-kolo-static-tcp", "kolo-tcp"),
+    "Over one transport, parameters gathered when they are used":
+        each_of("fsdp2", "fsdp2-kolo-tcp", "kolo-gathered-tcp"),
+    "As each library moves data within a machine":
+        {"DDP over Gloo": ways_of_ddp(""), "DDP over Kolo": ways_of_ddp("-kolo"),
+         "Horovod": ["horovod", "horovod-best"], **each_of("horovod-kolo", "fairscale", "kolo")},
+    "As each library moves data within a machine, parameters sharded":
+        {"FSDP2 over Gloo": ["fsdp2", "fsdp2-reshard"],
+         "FSDP2 over Kolo": ["fsdp2-kolo", "fsdp2-kolo-reshard"],
+         "FSDP2 over Kolo, which allocates": ["fsdp2-kolo-alloc", "fsdp2-kolo-reshard-alloc"],
+         **each_of("kolo-gathered", "kolo-full")}}
 
 
 def transport(case):
@@ -80,7 +109,7 @@ def transport(case):
         return "nothing"
     if case in ("kolo-gathered", "horovod", "horovod-best"):
         return "MPI in shared memory"
-    is_tcp = SETTINGS_OF_CASES.get(case) == TCP or "kolo" not in case
+    is_tcp = case.endswith("-tcp") or "kolo" not in case
     return "TCP, loopback" if is_tcp else "shared memory"
 
 
@@ -95,12 +124,13 @@ def environment():
 
 
 def command(case, model, pairs, python, file):
+    case = case.removesuffix("-tcp")
     if case in KOLO:
         program = {"gpt": ["train_gpt", "--preset", "medium"],
                    "resnet50": ["synthetic_benchmark", "--image", "64", "--batch", "8"]}[model]
         return [str(PROGRAMS / program[0]), *program[1:], "--fused", f"--efficiency={pairs}",
                 *KOLO[case], "--json", file]
-    library = {"horovod-best": "horovod", "ddp-kolo-tcp": "ddp-kolo"}.get(case, case)
+    library = case.removesuffix("-best")
     return [str(python), str(FOLDER / "train.py"), library, model, str(pairs), file]
 
 
@@ -117,7 +147,7 @@ def launcher(options):
 def run(case, model, number, options, settings, python):
     """Runs one case in separate processes."""
     settings = {**settings, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
-                **SETTINGS_OF_CASES.get(case, {})}
+                **(TCP if case.endswith("-tcp") else SETTINGS_OF_CASES.get(case, {}))}
     with tempfile.TemporaryDirectory() as folder, \
             open(os.path.join(folder, "output"), "w+", errors="replace") as output:
         file = os.path.join(folder, "measured.json")
@@ -219,6 +249,21 @@ def describe(options, settings, python, load):
             "least to greatest"]
 
 
+def page(options, about, runs):
+    labels = {case: (label, transport(case)) for case, label in LABELS.items()}
+    run_labels = {case: labels[case] for case in LABELS if case in options.cases}
+    of_models = {model: [run for run in runs if run.model == model] for model in options.models}
+    titled = {MODELS[model].split(",")[0]: of_model for model, of_model in of_models.items()}
+    parts = {
+        "summary": "\n\n".join(f"**{title}**\n\n{summary(rows, labels, titled)}"
+                               for title, rows in SUMMARY.items()),
+        "about": "\n".join(about),
+        "tables": "\n\n".join(f"### {MODELS[model]}\n\n{table(run_labels, of_model, 'alone')}"
+                              for model, of_model in of_models.items())}
+    text = (FOLDER / "page.md").read_text(encoding="utf-8")
+    return re.sub(r"^@(\w+)@$", lambda match: parts[match[1]], text, flags=re.MULTILINE)
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description="Compares Kolo with other libraries.")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each case")
@@ -241,12 +286,7 @@ def main():
     load = os.getloadavg()[0]
     runs = run_all(options, settings, python)
     about = describe(options, settings, python, load)
-    labels = {case: (label, transport(case)) for case, label in LABELS.items()
-              if case in options.cases}
-    print("\n".join(about))
-    for model in options.models:
-        print(f"\n### {MODELS[model]}\n")
-        print(table(labels, [run for run in runs if run.model == model], "alone"))
+    print(page(options, about, runs), end="")
     if options.json:
         options.json.write_text(json.dumps(
             {"about": about, "runs": [run._asdict() for run in runs]}, indent=1), encoding="utf-8")

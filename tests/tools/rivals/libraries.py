@@ -4,16 +4,14 @@ Buffers (of BatchNorm) stay local to each rank, as in Kolo: DDP and ShardedDDP a
 broadcast them in every step. Everything not set here is the library's default.
 """
 
+import functools
 import importlib
 import os
+import re
 import sys
-import time
 
 import torch
 import torch.distributed as dist
-
-BUCKETS_MB = (1, 5, 25, 100)  # for DDP at its best
-STEPS_TO_CHOOSE = 5
 
 
 class Gloo:
@@ -110,23 +108,9 @@ def ddp_static(task, ranks):
     return ddp(task, ranks, static_graph=True)
 
 
-def ddp_best(task, ranks):
-    """With the size of buckets that is best in a few steps."""
-    def made(bucket_mb):
-        torch.manual_seed(1)  # as train.py does
-        return ddp(task, ranks, static_graph=True, gradient_as_bucket_view=True,
-                   bucket_cap_mb=bucket_mb)
-
-    def seconds(bucket_mb):
-        training, times = made(bucket_mb), []
-        torch.manual_seed(2 + ranks.rank)  # the first batch may be kept
-        for _ in range(2 + STEPS_TO_CHOOSE):
-            start = time.perf_counter()
-            training.step(task.batch())
-            times.append(time.perf_counter() - start)
-        return ranks.gather(torch.tensor(times[2:])).median().item()
-
-    return made(min(BUCKETS_MB, key=seconds))
+def ddp_static_views(task, ranks, bucket_mb):
+    return ddp(task, ranks, static_graph=True, gradient_as_bucket_view=True,
+               bucket_cap_mb=bucket_mb)
 
 
 def ddp_zero(task, _ranks):
@@ -208,14 +192,22 @@ def horovod(task, ranks):
 
 # Name -> the class of its ranks, and the function that makes the training.
 LIBRARIES = {"alone": (Gloo, alone), "ddp": (Gloo, ddp), "ddp-static": (Gloo, ddp_static),
-             "ddp-best": (Gloo, ddp_best), "ddp-views": (Gloo, ddp_views),
-             "ddp-zero": (Gloo, ddp_zero), "fsdp2": (Gloo, fsdp2_kept),
-             "fsdp2-reshard": (Gloo, fsdp2_resharded),
+             "ddp-views": (Gloo, ddp_views), "ddp-zero": (Gloo, ddp_zero),
+             "fsdp2": (Gloo, fsdp2_kept), "fsdp2-reshard": (Gloo, fsdp2_resharded),
              "ddp-kolo": (Kolo, ddp), "ddp-kolo-static": (Kolo, ddp_static),
-             "ddp-kolo-best": (Kolo, ddp_best), "ddp-kolo-views": (Kolo, ddp_views),
-             "ddp-kolo-zero": (Kolo, ddp_zero), "fsdp2-kolo": (Kolo, fsdp2_kept),
+             "ddp-kolo-views": (Kolo, ddp_views), "ddp-kolo-zero": (Kolo, ddp_zero),
+             "fsdp2-kolo": (Kolo, fsdp2_kept), "fsdp2-kolo-reshard": (Kolo, fsdp2_resharded),
              "fsdp2-kolo-alloc": (Kolo, fsdp2_kept_allocating),
-             "fsdp2-kolo-reshard": (Kolo, fsdp2_resharded),
              "fsdp2-kolo-reshard-alloc": (Kolo, fsdp2_resharded_allocating),
              "fairscale": (Gloo, fairscale), "horovod": (Horovod, horovod),
              "horovod-kolo": (HorovodOfKolo, horovod)}
+
+
+def library(name):
+    """An entry of LIBRARIES, or of DDP with a static graph, views and buckets of so many MB:
+    "ddp-25mb", "ddp-kolo-25mb"."""
+    sized = re.fullmatch(r"(ddp|ddp-kolo)-(\d+)mb", name)
+    if not sized:
+        return LIBRARIES[name]
+    ranks, _ = LIBRARIES[sized[1]]
+    return ranks, functools.partial(ddp_static_views, bucket_mb=int(sized[2]))

@@ -3,8 +3,9 @@
 # --help.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+root="$(cd "$here/../../.." && pwd)"
 # shellcheck source=cmake/environment.sh
-. "$here/../../../cmake/environment.sh"
+. "$root/cmake/environment.sh"
 
 horovod_version=0.28.1
 rivals="$kolo_cache/rivals" # compare.py looks for it there
@@ -21,6 +22,7 @@ Installs what compare.py compares Kolo with into $rivals:
     NVIDIA's libraries, and FairScale. A download of 2.7 GB, 5 GB when unpacked;
   - Horovod $horovod_version over MPI, built from its source distribution: some minutes;
   - Kolo's package, as it is in this checkout, anew each time: some minutes.
+Builds Kolo's programs for it, too, in this checkout, and what they need (cmake/setup.sh).
 Needs python3 with venv and its headers, a C++ compiler, CMake and MPI. Without Horovod, which it
 reports, all other libraries can be compared.
 
@@ -92,14 +94,22 @@ install_horovod() {
 install_kolo() {
   say "building Kolo's package"
   if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-  CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" pip install "$here/../../../python" \
+  CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)" pip install "$root/python" \
     --config-settings=cmake.define.KOLO_WITH_CUDA=OFF
+}
+
+build_programs() {
+  "$root/cmake/setup.sh"
+  # shellcheck source=cmake/environment.sh
+  . "$root/cmake/environment.sh" # it may have brought CMake
+  kolo_build release train_gpt synthetic_benchmark
 }
 
 setup() {
   has_packages || install_packages
   has_horovod || install_horovod
   install_kolo
+  build_programs
   say "done; tests/tools/rivals/compare.py compares"
 }
 

@@ -45,6 +45,48 @@ def row(label, transport, runs, alone):
     return f"| {label} | {transport} | {' | '.join(cells)} |"
 
 
+def left(case, runs):
+    """The median of the speed that is left, of one case; None if it did not run."""
+    shares = [run.measured["efficiency"] for run in runs if run.case == case and run.measured]
+    return statistics.median(shares) if shares else None
+
+
+def best_of(cases, runs):
+    """The case that has most left, and how much; None and None if none of them ran."""
+    measured = [(left(case, runs), case) for case in cases]
+    share, case = max((each for each in measured if each[0] is not None), default=(None, None))
+    return case, share
+
+
+def summary(rows, labels, runs_of_models):
+    """Who has most left. `rows`: the label of a row, and the cases of which it shows the best;
+    `runs_of_models`: model -> its runs."""
+    def cell(label, cases, runs):
+        case, share = best_of(cases, runs)
+        if case is None:
+            return "not run"
+        way = labels[case][0].removeprefix(label).lstrip(", ") or "as it comes"
+        return f"{share:.3f}" + (f", {way}" if len(cases) > 1 else "")
+
+    def verdict(model, runs):
+        every = [case for cases in rows.values() for case in cases]
+        (ours, share), (theirs, other) = (
+            best_of([case for case in every if ("kolo" in case) == is_kolo], runs)
+            for is_kolo in (True, False))
+        if ours is None or theirs is None:
+            return f"- {model}: nothing to compare"
+        word = "behind" if share < other else "ahead"
+        return (f"- {model}: Kolo is {word}, at its best {share:.3f} ({labels[ours][0]}) against "
+                f"{other:.3f} ({labels[theirs][0]})")
+
+    lines = [f"| | data move by | {' | '.join(runs_of_models)} |",
+             "|---|---|" + "---|" * len(runs_of_models)]
+    for label, cases in rows.items():
+        cells = [cell(label, cases, runs) for runs in runs_of_models.values()]
+        lines.append(f"| {label} | {labels[cases[0]][1]} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(verdict(*each) for each in runs_of_models.items())])
+
+
 def table(labels, runs, alone_case):
     """The table of one model; `labels`: case -> its label and transport, in the order of rows."""
     alone = {run.round: run.measured["step_ms_with"]

@@ -6,7 +6,7 @@ import unittest
 
 sys.path.append(str(pathlib.Path(__file__).parents[2]))
 import cases  # noqa: E402
-from table import HEAD, Run, failure_of, table  # noqa: E402
+from table import HEAD, Run, failure_of, summary, table  # noqa: E402
 
 
 def run(case, number, with_library, without):
@@ -42,6 +42,32 @@ class Table(unittest.TestCase):
                          ["| X (1 of 2 runs) | TCP | 100.0 | 80.0 | 0.800 | not known |"])
         self.assertEqual(self.rows({"x": ("X", "TCP")}, []),
                          ["| X | TCP | did not run: not run | | | |"])
+
+
+class Summary(unittest.TestCase):
+    LABELS = {"ddp": ("DDP", "TCP"), "ddp-static": ("DDP, static graph", "TCP"),
+              "kolo": ("Kolo", "memory"), "kolo-tcp": ("Kolo, over TCP", "TCP")}
+
+    def test_the_best_way_of_all_rounds_and_who_leads(self):
+        runs = {"GPT": [run("ddp", 1, 100, 70), run("ddp", 2, 100, 80), run("ddp", 3, 100, 99),
+                        run("ddp-static", 1, 100, 79), run("kolo", 1, 100, 90)],
+                "ResNet": [run("ddp", 1, 100, 80), run("ddp-static", 1, 100, 95),
+                           run("kolo", 1, 100, 90)]}
+        rows = {"DDP": ["ddp", "ddp-static"], "Kolo": ["kolo"]}
+        self.assertEqual(summary(rows, self.LABELS, runs).splitlines(), [
+            "| | data move by | GPT | ResNet |", "|---|---|---|---|",
+            "| DDP | TCP | 0.800, as it comes | 0.950, static graph |",
+            "| Kolo | memory | 0.900 | 0.900 |", "",
+            "- GPT: Kolo is ahead, at its best 0.900 (Kolo) against 0.800 (DDP)",
+            "- ResNet: Kolo is behind, at its best 0.900 (Kolo) against 0.950 (DDP, static graph)"])
+
+    def test_what_was_not_run_is_not_left_out(self):
+        failed = Run("gpt", "kolo-tcp", 1, failure="no port")
+        rows = {"DDP": ["ddp"], "Kolo, over TCP": ["kolo-tcp"]}
+        self.assertEqual(
+            summary(rows, self.LABELS, {"GPT": [run("ddp", 1, 100, 80), failed]}).splitlines()[2:],
+            ["| DDP | TCP | 0.800 |", "| Kolo, over TCP | TCP | not run |", "",
+             "- GPT: nothing to compare"])
 
 
 class Failure(unittest.TestCase):

@@ -73,7 +73,7 @@ def check_end(ranks, alone, training, is_library):
 
 def main(library, name, pairs, file):
     is_library = library != "alone"
-    ranks_of, training_of = libraries.LIBRARIES[library]
+    ranks_of, training_of = libraries.library(library)
     task = models.TASKS[name]()
     ranks = ranks_of()
     torch.manual_seed(1)  # the same model on all ranks, and in both trainings
