@@ -7,7 +7,6 @@ left.
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,17 +20,25 @@ from marked_processes import MarkedProcesses  # noqa: E402
 MPIRUN = sys.argv[1:] or ["mpirun", "--oversubscribe"]
 LIMIT_S = 120
 IMPORTS = """
-import datetime, os, signal, sys, time
+import datetime, linecache, os, signal, sys, threading, time
 import torch
 import torch.distributed as dist
 import kolo.distributed
 """
 HEAD = IMPORTS + """
-def ready():
-    dist.barrier()
-    with open(f"{__file__}.pid-{rank}.new", "w") as file:
-        file.write(str(os.getpid()))
-    os.rename(file.name, file.name.removesuffix(".new"))
+def interrupt_at(line):  # once the main thread waits in that line of Python
+    def watch():
+        before = None
+        while True:
+            frame = sys._current_frames()[threading.main_thread().ident]
+            place = frame, frame.f_lasti
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if line in text and place == before:
+                break
+            before = place
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=watch, daemon=True).start()
 
 def step():
     model(torch.randn(4, 32)).sum().backward()
@@ -52,27 +59,18 @@ class Job:
         self.processes = MarkedProcesses()
         self.folder = tempfile.TemporaryDirectory(prefix="kolo-failures-")
         self.output = pathlib.Path(self.folder.name) / "output"
-        self.program = self.output.with_name("program.py")
-        self.program.write_text(program)
+        file = self.output.with_name("program.py")
+        file.write_text(program)
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1",
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1",
                            PYTHONWARNINGS="ignore", **self.processes.variable, **settings)
         with open(self.output, "w") as output:
             self.process = subprocess.Popen(
-                [*MPIRUN, "-np", str(count), sys.executable, str(self.program)],
+                [*MPIRUN, "-np", str(count), sys.executable, str(file)],
                 env=environment, stdout=output, stderr=subprocess.STDOUT)
 
     def text(self):
         return self.output.read_text(errors="replace")
-
-    def pid_of(self, rank):
-        """Waits until it has called ready()."""
-        until = time.monotonic() + LIMIT_S
-        while time.monotonic() < until and self.process.poll() is None:
-            if (file := self.program.with_name(f"{self.program.name}.pid-{rank}")).exists():
-                return int(file.read_text())
-            time.sleep(0.05)
-        raise AssertionError(f"rank {rank} is not ready:\n{self.text()}")
 
     def end(self):
         """Whether a process was left."""
@@ -86,13 +84,11 @@ class Job:
 
 
 class Failures(unittest.TestCase):
-    def run_ranks(self, count, program, head=HEAD, fails=True, during=None, **settings):
-        """What all ranks print. `during` acts on the job while it runs."""
+    def run_ranks(self, count, program, head=HEAD, fails=True, **settings):
+        """What all ranks print."""
         job = Job(count, head + program, settings)
         text = status = None
         try:
-            if during:
-                during(job)
             status = job.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             pass
@@ -193,13 +189,14 @@ dist.new_group()
 
     def test_an_interrupt(self):
         """Of the rank that waits; in a collective, and for the members of a group."""
-        for wait in ("dist.all_reduce(torch.ones(3))", "dist.new_group()"):
+        for wait, line in (("dist.all_reduce(torch.ones(3))", "work.wait()"),
+                           ("dist.new_group()", "_kolo.make_c10d_backend(")):
             text = self.run_ranks(2, f"""
-ready()
 if rank == 0:
     time.sleep(1000)
+interrupt_at({line!r})
 {wait}
-""", during=lambda job: (time.sleep(0.5), os.kill(job.pid_of(1), signal.SIGINT)))
+""")
             self.assertIn("[rank1]: KeyboardInterrupt", text)
             self.assertNotIn("waitForInput", text)
 

@@ -323,7 +323,7 @@ assert train(state) == 1
 assert sorted(state.seen) == [(epoch, each) for epoch in range(2) for each in range(12)]
 assert resets == [1] and not os.path.exists(path) and len(sampler) == 6
 """
-            output = self.run_ranks(3, program, status=1)
+            output = self.run_ranks(3, program, status=3)
             self.assertEqual(os.listdir(folder), ["state.pt"], output)
             self.run_ranks(2, program)
 
@@ -348,16 +348,13 @@ hvd.allreduce_async(torch.ones(10), name=f"of rank {rank} alone")
 
     def test_threads(self):
         self.run_ranks(2, """
-import threading
+from concurrent.futures import ThreadPoolExecutor
 def work(name):
     for step in range(100):
         total = hvd.allreduce(torch.tensor([rank + step]), op=hvd.Sum, name=name).item()
         assert total == 1 + 2 * step
-threads = [threading.Thread(target=work, args=(f"thread {each}",)) for each in range(3)]
-for each in threads:
-    each.start()
-for each in threads:
-    each.join()
+with ThreadPoolExecutor(3) as threads:
+    list(threads.map(work, ("first", "second", "third")))  # throws what they have thrown
 assert hvd.allgather_object(True) == [True, True]
 """)
 
