@@ -17,8 +17,10 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "kolo/algorithm.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
+#include "ops/algorithms.hpp"
 #include "support/errors.hpp"
 #include "support/mpi/mpi_ranks.hpp"
 #include "support/mpi/variants.hpp"
@@ -179,11 +181,38 @@ TEST_F(C10dBackendTest, AllreduceOfSparseTensors) {
 }
 
 // Ranks on one node access each other's, wherever it lies, if all have such memory.
-TEST_F(C10dBackendTest, AllocatedTensorsMoveFromAnyPlace) {
-  const auto allocate = [&](std::int64_t count) {
-    return group_->allocateTensor(count, at::TensorOptions(at::kFloat));
+std::atomic<int> zero_copies{0};
+
+template <Task (*kRun)(CollectiveCall)>
+Task counted(CollectiveCall call) {
+  ++zero_copies;
+  return kRun(call);
+}
+
+/// Settings and algorithms that count what moves without a copy between ranks.
+InitOptions counting() {
+  Config config = config_from_environment();
+  config.algorithm = "allreduce:counted,reduce_scatter:counted,allgather:counted";
+  InitOptions options = in_test_world(config);
+  const auto add = [&](Collective collective, Task (*task)(CollectiveCall)) {
+    options.algorithms.push_back({"counted", collective, Needs::PeerBuffers, true, task});
   };
-  EXPECT_TRUE(group_->supportsTensorAlloc(-1));
+  add(Collective::AllReduce, counted<ops::allreduce_zero_copy>);
+  add(Collective::ReduceScatter, counted<ops::reduce_scatter_zero_copy>);
+  add(Collective::AllGather, counted<ops::allgather_zero_copy>);
+  return options;
+}
+
+TEST_F(C10dBackendTest, AllocatedTensorsMoveWithoutCopiesFromAnyPlace) {
+  Runtime runtime(counting());
+  const BackendPointer group = extras::make_c10d_backend(
+      runtime, c10::make_intrusive<c10d::PrefixStore>("counting", store_), all_ranks(), 60s);
+  const auto allocate = [&](std::int64_t count) {
+    return group->allocateTensor(count, at::TensorOptions(at::kFloat));
+  };
+  EXPECT_TRUE(group->supportsTensorAlloc(-1));
+  zero_copies = 0;
+  const int expected_zero_copies = size() > 1 && runtime.config().shared_memory ? 3 : 0;
   const at::Tensor gap = allocate(1 + 5000 * rank());  // places differ between ranks
   const std::int64_t part = 3000;
   for (const bool is_everywhere : {true, false}) {
@@ -195,20 +224,22 @@ TEST_F(C10dBackendTest, AllocatedTensorsMoveFromAnyPlace) {
     for (int r = 0; r < size(); ++r) sum += of(r, {part * ranks()});
 
     Tensors reduced{tensor_of(part * ranks()).copy_(of(rank(), {part * ranks()}))};
-    group_->allreduce(reduced)->wait();
+    group->allreduce(reduced)->wait();
     expect_equal(reduced[0], sum);
 
     at::Tensor input = tensor_of(part * ranks()).copy_(of(rank(), {part * ranks()}));
     at::Tensor output = tensor_of(part);
-    group_->_reduce_scatter_base(output, input)->wait();
+    group->_reduce_scatter_base(output, input)->wait();
     expect_equal(output, sum.narrow(0, rank() * part, part));
     expect_equal(input, of(rank(), {part * ranks()}));
 
     at::Tensor all = tensor_of(part * ranks());
     at::Tensor own = all.narrow(0, rank() * part, part).copy_(of(rank(), {part}));
-    group_->_allgather_base(all, own)->wait();
+    group->_allgather_base(all, own)->wait();
     for (int r = 0; r < size(); ++r) expect_equal(all.narrow(0, r * part, part), of(r, {part}));
+    EXPECT_EQ(zero_copies, expected_zero_copies) << "allocated everywhere: " << is_everywhere;
   }
+  group->shutdown();
 }
 
 TEST_F(C10dBackendTest, AllocatedTensorsOutliveTheGroup) {

@@ -94,19 +94,30 @@ TEST_F(ShardedGuardsTest, Gan_MayClampItsWeights) {
   }
 }
 
-TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSync_AreAllowed) {
+TEST_F(ShardedGuardsTest, StepsOfOneRankUnderNoSync_AreThoseOfThatRankAlone) {
   torch::nn::Sequential model = make_mlp(torch::kFloat32);
+  torch::nn::Sequential alone = make_mlp(torch::kFloat32);
   torch::optim::SGD inner(model->parameters(), 0.1);
+  torch::optim::SGD plain(alone->parameters(), 0.1);
   DistributedOptimizer optimizer(inner, *model, with(Shard::None));
   for (int step = 0; step < 4; ++step) {
     const auto guard = optimizer.no_sync();
     inner.zero_grad();
     backward(model, step);
     inner.step();
+    plain.zero_grad();
+    backward(alone, step);
+    plain.step();
   }
+  EXPECT_TRUE(torch::equal(flat(*model), flat(*alone)));
   optimizer.zero_grad();
   backward(model, 4);
   optimizer.step();
+  plain.zero_grad();
+  backward(alone, 4);
+  for (at::Tensor& parameter : alone->parameters()) allreduce_(parameter.mutable_grad());
+  plain.step();
+  EXPECT_LT(largest_difference(flat(*model), flat(*alone)), 1e-6);
 }
 
 std::vector<OptimizerCase> known_optimizers() {
