@@ -1,7 +1,10 @@
 """A backend of torch.distributed on Kolo, for programs that mpirun starts:
 
     import kolo.distributed
-    torch.distributed.init_process_group("kolo")
+    torch.distributed.init_process_group()
+
+Kolo is then the default, also of init_device_mesh(), for the devices that it was built for. Where a
+program names a backend, Kolo's name is "kolo".
 
 The import starts Kolo, which joins MPI. Under mpirun it also sets what torchrun sets, each where it
 is absent, and DDP_DISABLE_COMM_MEM to 0, with which DDP has the backend allocate its buckets.
@@ -11,6 +14,7 @@ import os
 import socket
 
 import torch.distributed
+from torch.distributed import distributed_c10d
 
 from . import _kolo, _start
 
@@ -54,8 +58,25 @@ def _make_backend(options, _):
     return _kolo.make_c10d_backend(options.store, ranks, options.timeout)
 
 
-torch.distributed.Backend.register_backend(
-    "kolo", _make_backend, extended_api=True,
-    devices=["cpu", "cuda"] if "NCCL" in _kolo.build_info() else ["cpu"])
+def _make_group(options, rest):
+    """For groups without a named backend, where torch before 2.14 takes Gloo or NCCL for the main
+    one, though it is not there: a group whose main backend is Kolo's."""
+    group = torch.distributed.ProcessGroup(options.store, options.group_rank, options.group_size)
+    kind, backend = group.BackendType.CUSTOM, _make_backend(options, rest)
+    group._set_default_backend(kind)
+    for device in _devices:
+        group._register_backend(torch.device(device), kind, backend)
+    return group
+
+
+def _register(name, make):
+    torch.distributed.Backend.register_backend(name, make, extended_api=True, devices=_devices)
+    torch.distributed.Backend.default_device_backend_map.update(dict.fromkeys(_devices, name))
+
+
+_devices = ["cpu", "cuda"] if "NCCL" in _kolo.build_info() else ["cpu"]
+_register("kolo", _make_backend)
+if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
+    _register("kolo_default", _make_group)
 if _start() and (_kolo.size() > 1 or any(name in os.environ for name in _LAUNCHED)):
     _describe_ranks()

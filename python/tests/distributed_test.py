@@ -212,6 +212,26 @@ dist.init_process_group("kolo", rank=1, world_size=2, store=dist.HashStore())
 """, head="import os, torch, torch.distributed as dist\n", status=1)
         self.assertIn("Start the program with mpirun", output)
 
+    def test_kolo_is_the_default(self):
+        """Also of subgroups; and without a warning of torch's at the end."""
+        for start in ("dist.init_process_group()", "mesh = dist.init_device_mesh('cpu', (2,))"):
+            output = self.run_ranks(2, f"""
+{start}
+for group in dist.group.WORLD, dist.new_group():
+    assert group._get_backend(torch.device("cpu")).name() == "kolo"
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+model(torch.full((1, 1), dist.get_rank() + 1.0)).sum().backward()
+assert model.module.weight.grad.item() == 1.5
+objects = [None] * 2
+dist.all_gather_object(objects, dist.get_rank())
+assert objects == [0, 1]
+dist.barrier()
+gloo = dist.new_group(backend="gloo")
+assert gloo._get_backend(torch.device("cpu")).name() == "gloo"
+dist.destroy_process_group()
+""", head="import kolo.distributed, torch, torch.distributed as dist\n")
+            self.assertEqual("", output)
+
 
 if __name__ == "__main__":
     main()
