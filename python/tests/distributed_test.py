@@ -232,6 +232,38 @@ dist.destroy_process_group()
 """, head="import kolo.distributed, torch, torch.distributed as dist\n")
             self.assertEqual("", output)
 
+    def test_reduce_scatter_of_unequal_tensors(self):
+        for count in (1, 2, 3):
+            self.run_ranks(count, """
+parts = [torch.arange(2.0 * other) * (rank + 1) for other in range(size)]  # none for rank 0
+output = torch.empty(2 * rank)
+dist.reduce_scatter(output, parts)
+assert output.tolist() == [each * size * (size + 1) / 2 for each in range(2 * rank)]
+assert parts[-1].tolist() == [each * (rank + 1) for each in range(2 * size - 2)]
+try:
+    dist.reduce_scatter(torch.empty(2 * rank + 1), [*parts[:-1], torch.ones(7)])
+    assert False
+except ValueError as error:
+    assert "They must be equal" in str(error) or size == 1, error
+dist.destroy_process_group()
+""")
+
+    @SINCE_2_9
+    def test_allocated_memory_can_be_resized(self):
+        self.run_ranks(2, """
+cpu = torch.device("cpu")
+backend = dist.group.WORLD._get_backend(cpu)
+tensor = backend.allocate_tensor(4, dtype=torch.float, device=cpu).fill_(rank + 1)
+tensor.resize_(1000)
+assert tensor[:4].tolist() == [rank + 1] * 4
+tensor.fill_(rank + 1)
+dist.all_reduce(tensor)
+assert tensor.unique().tolist() == [3]
+tensor.untyped_storage().resize_(0)  # as FSDP frees
+assert tensor.untyped_storage().nbytes() == 0
+dist.destroy_process_group()
+""")
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 #include <torch/version.h>
 
 #include "extras/c10d/tensors.hpp"
@@ -136,7 +138,12 @@ class Backend final : public c10d::Backend {
     const bool may_share = set_ != nullptr && options.device().is_cpu();
     const auto memory = may_share ? set_->allocate(bytes) : nullptr;
     if (memory == nullptr) return at::empty({size}, options);
-    return at::from_blob(memory.get(), {size}, [memory](void*) {}, options);
+    return at::for_blob(memory.get(), {size})
+        .deleter([memory](void*) {})
+        .options(options)
+        .resizeable_storage()  // into memory of the usual kind
+        .allocator(c10::GetAllocator(c10::kCPU))
+        .make_tensor();
   }
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -260,6 +267,10 @@ class Backend final : public c10d::Backend {
                              const c10d::ReduceScatterOptions& options) override {
     the_only(outputs, "reduce_scatter");
     require_lists(inputs, "reduce_scatter");
+    const std::vector<std::int64_t> counts = counts_of(inputs.front());
+    if (std::ranges::adjacent_find(counts, std::ranges::not_equal_to()) != counts.end()) {
+      return scatter_unevenly(outputs, inputs.front(), options);
+    }
     return scatter_evenly(outputs, {Memory("reduce_scatter").inputs(inputs.front())}, options,
                           OpType::REDUCE_SCATTER, "kolo:reduce_scatter");
   }
@@ -586,6 +597,33 @@ class Backend final : public c10d::Backend {
                                                    reduction));
     }
     return make_work(std::move(parts), &memory);
+  }
+
+  /// Every rank reduces the parts of all, since Kolo's reduce-scatter divides rows evenly.
+  WorkPointer scatter_unevenly(const Tensors& outputs, const Tensors& inputs,
+                               const c10d::ReduceScatterOptions& options) {
+    const auto own = static_cast<std::size_t>(rank_);
+    const at::Tensor& output = outputs.front();
+    if (output.numel() != inputs[own].numel()) {
+      throw InvalidArgument("reduce_scatter: this rank's input has " +
+                            std::to_string(inputs[own].numel()) + " elements, its output " +
+                            std::to_string(output.numel()) + ". They must be equal.");
+    }
+    require_same_dtype(inputs[own], output, "reduce_scatter");
+    Memory memory("reduce_scatter");
+    const at::Tensor all = memory.inputs(inputs);
+    std::int64_t begin = 0;
+    for (std::size_t i = 0; i < own; ++i) begin += inputs[i].numel();
+    memory.copy(all.narrow(0, begin, output.numel()), output);
+    AllreduceOptions reduction = reduction_of(options.reduceOp, all, "reduce_scatter");
+    complete(reduction, options.timeout, memory);
+    const TensorView view = view_to_reduce(all, "reduce_scatter");
+    return make_work({.type = OpType::REDUCE_SCATTER,
+                      .title = "kolo:reduce_scatter",
+                      .handles = one(allreduce_async(view, view, reduction)),
+                      .inputs = inputs,
+                      .outputs = outputs},
+                     &memory);
   }
 
   static void require_pairs(const Tensors& outputs, const Tensors& inputs, const char* operation) {
