@@ -53,15 +53,6 @@ void bind_options(py::module_& module) {
       .def(py::init(&options<OperationOptions>));
 }
 
-/// A handle lets go of its tensors without Python's lock, as everything else.
-template <class Handle>
-struct DestroyWithoutLock {
-  void operator()(Handle* handle) const {
-    const py::gil_scoped_release unlocked;
-    delete handle;
-  }
-};
-
 /// Waits in turns, so that Ctrl-C ends it.
 template <class Handle>
 void wait(Handle& handle) {

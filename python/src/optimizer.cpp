@@ -133,7 +133,8 @@ py::dict to_dict(const DistributedOptimizer::ParameterState& state) {
 void bind_optimizer(py::module_& module) {
   bind_optimizer_options(module);
   using Extras = std::map<std::string, std::string>;
-  py::class_<OptimizerBinding>(module, "DistributedOptimizer")
+  using Holder = std::unique_ptr<OptimizerBinding, DestroyWithoutLock<OptimizerBinding>>;
+  py::class_<OptimizerBinding, Holder>(module, "DistributedOptimizer")
       .def(py::init<const py::object&, const OptimizerBinding::NamedTensors&,
                     const OptimizerBinding::NamedTensors&, const DistributedOptimizerOptions&>())
       .def("backward", call(&TrainingEngine::backward))

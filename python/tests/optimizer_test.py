@@ -416,6 +416,37 @@ for shard in ("none", "optimizer"):
     assert torch.equal(every[0], every[1])
 """)
 
+    def test_a_later_optimizer_takes_parameters_over(self):
+        """Of one that a scheduler keeps alive, with gradients on their way."""
+        self.run_ranks(2, """
+def wrap(parameters, shard, **options):
+    sgd = torch.optim.SGD(parameters, 0.1)
+    return hvd.DistributedOptimizer(sgd, shard=shard, **options)
+for shard in SHARDS:
+    wanted = model_of()
+    train(wanted, torch.optim.SGD(wanted.parameters(), 0.1), range(4), alone=True)
+    model = model_of()
+    other = torch.nn.Parameter(torch.ones(1, dtype=torch.double))
+    apart = wrap([other], shard)
+    optimizers, schedulers = [], []
+    for step in range(4):
+        optimizers.append(wrap(model.parameters(), shard, model=model))
+        schedulers.append(torch.optim.lr_scheduler.StepLR(optimizers[-1], 100))
+        train(model, optimizers[-1], [step])
+        optimizers[-1].zero_grad()
+        loss_of(model, batch_of(9)).backward()
+    head = wrap(model[2].parameters(), shard, named_parameters=model.named_parameters())
+    for replaced in optimizers:
+        for use in replaced.step, replaced.zero_grad, replaced.state_dict:
+            expect_error(RuntimeError, "has let go of all of its own. Use the later one", use)
+    expect_error(RuntimeError, "parameter '2.weight' over", optimizers[-1].synchronize)
+    expect_close(model, values_of(wanted), shard)
+    apart.zero_grad()
+    (other * (rank + 1)).sum().backward()
+    apart.step()
+    assert abs(other.item() - 0.85) < 1e-12
+""")
+
 
 if __name__ == "__main__":
     ranks.main()

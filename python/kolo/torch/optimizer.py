@@ -4,6 +4,7 @@ gradients which C++ reduces over the ranks while backward() runs."""
 import contextlib
 import os
 import warnings
+import weakref
 
 import torch
 
@@ -14,12 +15,34 @@ from .operations import Average, _number_of
 from .process_sets import ProcessSet, global_process_set
 
 
+_live = weakref.WeakSet()  # all that train parameters
+
+
+class _Replaced:
+    """In place of the engine of an optimizer that has let go of its parameters."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, _):
+        raise RuntimeError(
+            f"A later DistributedOptimizer has taken parameter '{self._name}' over, and this one "
+            "has let go of all of its own. Use the later one; two that train at once must share "
+            "no parameter.")
+
+
 class _Distributed:
     """Stands before the class of the wrapped optimizer, whose groups, state and methods it shares.
     The class that both make has its name, so that schedulers take it for one."""
 
     def _start(self, names, buffers, process_set, options):
-        self._parameter_names = names
+        for other in list(_live):
+            theirs = other._trained()
+            shared = next((parameter for parameter in self._trained() if parameter in theirs), None)
+            if shared is not None:
+                _live.remove(other)
+                other._engine = _Replaced(names[shared])
+        _live.add(self)
         self._process_set = process_set
         self._is_synchronized = False
         self._skips_synchronize = False
@@ -28,6 +51,10 @@ class _Distributed:
             options.process_set = _number_of(process_set)
             named = [(name, parameter) for parameter, name in names.items()]
             self._engine = _kolo.DistributedOptimizer(self, named, buffers, options)
+
+    def _trained(self):
+        return dict.fromkeys(parameter for group in self.param_groups
+                             for parameter in group["params"] if parameter.requires_grad)
 
     # --- what C++ calls ---
 
@@ -244,7 +271,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                          error_feedback=True):
     """Wraps an optimizer for data-parallel training: gradients are reduced over all ranks while
     backward() still runs. Returns an object of the optimizer's class, which shares its parameter
-    groups and its state; use this one from now on. Collective over the process set.
+    groups and its state; use this one from now on. An earlier DistributedOptimizer that trains any
+    of its parameters lets go of all of its own, and ends with RuntimeError when it is used.
+    Collective over the process set.
 
     The arguments before `*` are those of Horovod 0.28; num_groups is the old name of groups.
 
