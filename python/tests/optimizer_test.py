@@ -447,6 +447,31 @@ for shard in SHARDS:
     assert abs(other.item() - 0.85) < 1e-12
 """)
 
+    def test_schedulers_of_the_wrapped_optimizer_warn_as_without_one(self):
+        self.run_ranks(2, """
+import warnings
+def count_warnings(order, wraps):
+    model = model_of()
+    inner = optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for each in order.split():
+            if each == "make":
+                scheduler = torch.optim.lr_scheduler.StepLR(inner, 1)
+            elif each == "wrap":
+                optimizer = hvd.DistributedOptimizer(inner) if wraps else inner
+            elif each == "schedule":
+                scheduler.step()
+            else:
+                train(model, optimizer, [1])
+    assert all("lr_scheduler.step()` before `optimizer.step" in str(it.message) for it in caught)
+    return len(caught)
+for order, expected in {"make wrap train schedule": 0, "wrap make train schedule": 0,
+                        "make wrap schedule train": 1, "wrap train make schedule": 1,
+                        "wrap make schedule train schedule": 1}.items():
+    assert count_warnings(order, False) == count_warnings(order, True) == expected, order
+""")
+
 
 if __name__ == "__main__":
     ranks.main()

@@ -35,7 +35,8 @@ class _Distributed:
     """Stands before the class of the wrapped optimizer, whose groups, state and methods it shares.
     The class that both make has its name, so that schedulers take it for one."""
 
-    def _start(self, names, buffers, process_set, options):
+    def _start(self, wrapped, names, buffers, process_set, options):
+        self._wrapped_optimizer = wrapped
         for other in list(_live):
             theirs = other._trained()
             shared = next((parameter for parameter in self._trained() if parameter in theirs), None)
@@ -77,6 +78,8 @@ class _Distributed:
     def step(self, closure=None):
         """Reduces the gradients unless synchronize() has done so, and steps. Blocks until they are
         reduced. `closure` is evaluated once."""
+        if hasattr(self._wrapped_optimizer.step, "_wrapped_by_lr_sched"):
+            self._wrapped_optimizer._opt_called = True  # or its schedulers would warn
         if self._engine is None:
             return super().step(closure)
         if self._is_synchronized and not self._skips_synchronize:
@@ -342,5 +345,5 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
             raise TypeError(f"{name} is {value!r}, of a type that it cannot have; see "
                             "help(hvd.DistributedOptimizer).") from None
     buffers = [] if model is None else list(model.named_buffers())
-    wrapped._start(names, buffers, process_set, options)
+    wrapped._start(optimizer, names, buffers, process_set, options)
     return wrapped
