@@ -428,6 +428,43 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2  # the world of hvd 
 """, status=1)  # the group is lost, and MPI cannot be left in order
         self.assertNotIn("Traceback", output)
 
+    def test_elastic_commits_when_all_ranks_do(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = f"import os\nos.chdir({folder!r})\n" + """
+state = hvd.elastic.TorchState(step=0)
+@hvd.elastic.run
+def train(state):
+    begin = state.step
+    for state.step in range(begin + 1, 3):
+        if size == 2 and rank == 1 and state.step == 2:
+            raise SystemExit(3)
+        state.commit()
+    return begin
+assert train(state) == 2 - size
+"""
+            self.run_ranks(2, program.replace("2 - size", "None"), status=1)
+            output = self.run_ranks(1, program)
+            self.assertIn(f"goes on from {os.path.join(folder, 'elastic-state.pt')}", output)
+
+    def test_elastic_state_of_another_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = f"import os, sys\nos.chdir({folder!r})\n" + """
+def state_of(arguments, **options):
+    sys.argv = ["/tmp/train.py", *arguments]
+    return hvd.elastic.TorchState(step=len(arguments), **options)
+state_of(["--lr", "0.1"]).commit()
+try:
+    state_of(["--lr"]).restore()
+    assert False
+except kolo.InvalidArgument as error:
+    assert "another job, train.py --lr 0.1, and this is train.py --lr." in str(error), error
+for options in dict(path="elastic-state.pt"), dict():
+    state = state_of(["--lr"] if options else ["--lr", "0.1"], **options)
+    state.step = 7
+    assert state.restore() and state.step == 2
+"""
+            self.run_ranks(2, program)
+
 
 if __name__ == "__main__":
     main()

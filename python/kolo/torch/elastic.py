@@ -10,19 +10,25 @@
 
 Unlike in Horovod, ranks do not go on without one that is lost: the job ends, and what started it,
 such as kolo-restart, starts it again, on as many ranks as there are then. So commit() writes a
-file, and run() begins with what it holds.
+file, and run() begins with what it holds, and says so. The file "elastic-state.pt" belongs to the
+program and its arguments: with others, run() ends with InvalidArgument. One that TorchState(path=…)
+names belongs to whatever names it.
 """
 
 import functools
 import io
 import itertools
+import logging
 import os
 import random
+import shlex
+import sys
+import time
 
 import torch
 
-from .. import _kolo
-from .functions import _options
+from .. import InvalidArgument, _kolo
+from .functions import _options, broadcast_object
 from .operations import barrier
 from .process_sets import global_process_set
 
@@ -35,6 +41,14 @@ def _broadcast(state):
     return _kolo.broadcast_object(state, 0, _options("elastic_state", global_process_set))
 
 
+def _program():
+    return shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])
+
+
+def _deserialize(state):
+    return torch.load(io.BytesIO(state), map_location="cpu", weights_only=False)
+
+
 class TorchState:
     """What a restart needs: models, optimizers, samplers and all else that has state_dict(), and
     plain values. They are attributes. All methods are collective.
@@ -42,8 +56,9 @@ class TorchState:
     path: the file of commit(), which rank 0 must see again after a restart
     """
 
-    def __init__(self, model=None, optimizer=None, *, path="elastic-state.pt", **values):
-        self._path, self._callbacks = path, []
+    def __init__(self, model=None, optimizer=None, *, path=None, **values):
+        self._path, self._callbacks = path or "elastic-state.pt", []
+        self._is_bound = path is None
         self.model, self.optimizer = model, optimizer
         given = [name for name in ("model", "optimizer") if getattr(self, name) is not None]
         self._names = [*given, *values]
@@ -55,12 +70,15 @@ class TorchState:
         self._callbacks.extend(callbacks)
 
     def commit(self):
-        """Writes the state of rank 0. Returns once it is written."""
+        """Writes the state of rank 0 once all ranks have called this. Returns once it is written.
+        """
         if _kolo.rank() == 0:
             with open(self._path + ".incomplete", "wb") as file:
                 file.write(self._serialize())
                 file.flush()
                 os.fsync(file.fileno())
+        barrier()
+        if _kolo.rank() == 0:
             os.replace(self._path + ".incomplete", self._path)
         barrier()
 
@@ -70,33 +88,48 @@ class TorchState:
         """Nothing: hosts come and go between restarts."""
 
     def restore(self):
-        """Returns to the last commit(). Returns False if there is none."""
-        committed = b""
+        """Returns to the last commit(). Returns False if there is none. InvalidArgument if the
+        program had other arguments then."""
+        committed, program = b"", None
         if _kolo.rank() == 0 and os.path.exists(self._path):
             with open(self._path, "rb") as file:
                 committed = file.read()
-        return self._load(_broadcast(committed))
+            program = _program()
+            since = time.ctime(os.path.getmtime(self._path))
+        committed = _broadcast(committed)
+        if not committed:
+            return False
+        program = broadcast_object(program)
+        writer, state = _deserialize(committed)
+        if self._is_bound and writer != program:
+            raise InvalidArgument(
+                f"elastic.run: {self._path} is the last commit() of another job, {writer}, and "
+                f"this is {program}. Remove the file to begin anew, or give the job a file of its "
+                "own: TorchState(path=…).")
+        self._load(state)
+        if _kolo.rank() == 0:
+            logging.getLogger("kolo").warning(
+                "elastic.run goes on from %s, the commit() of %s on %s. To begin anew, remove the "
+                "file.", os.path.abspath(self._path), writer, since)
+        return True
 
     def sync(self):
         """Gives all ranks the state of rank 0."""
-        self._load(_broadcast(self._serialize() if _kolo.rank() == 0 else b""))
+        self._load(_deserialize(_broadcast(self._serialize() if _kolo.rank() == 0 else b""))[1])
 
     def _serialize(self):
         file = io.BytesIO()
-        torch.save({name: _state_of(getattr(self, name)) for name in self._names}, file)
+        state = {name: _state_of(getattr(self, name)) for name in self._names}
+        torch.save((_program(), state), file)
         return file.getvalue()
 
     def _load(self, state):
-        if not state:
-            return False
-        state = torch.load(io.BytesIO(state), map_location="cpu", weights_only=False)
         for name, value in state.items():
             current = getattr(self, name)
             if hasattr(current, "load_state_dict"):
                 current.load_state_dict(value)
             else:
                 setattr(self, name, value)
-        return True
 
 
 def run(function):
