@@ -7,6 +7,7 @@ The errors of both are here. Horovod's HorovodInternalError is `Error`.
 import atexit
 import multiprocessing
 import sys
+import threading
 import traceback
 
 import torch as _torch  # noqa: F401: the extension is loaded into it
@@ -28,13 +29,32 @@ def _is_worker():
             or getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
+def _first_line(text):
+    return next(iter(text.strip().splitlines()), "")
+
+
 def _tell_other_ranks(previous):
     """What C++ does at an exception that nothing catches."""
     def hook(kind, error, trace):
         previous(kind, error, trace)
-        text = "".join(traceback.format_exception_only(kind, error)).strip().splitlines()[0]
+        text = _first_line("".join(traceback.format_exception_only(kind, error)))
         _kolo.fail(f"ended with an uncaught exception: {text}")
     return hook
+
+
+class _Exit(SystemExit):
+    """What sys.exit() raises. Python has no hook for one that nothing catches, but drops it on the
+    main thread once it has printed its message, when no function of the program runs any more."""
+
+    def __del__(self):
+        has_message = self.code is not None and not isinstance(self.code, int)
+        if (has_message and sys._getframe().f_back is None
+                and threading.get_ident() == threading.main_thread().ident):
+            _kolo.fail(f"called sys.exit: {_first_line(str(self.code))}")
+
+
+def _exit(status=None, /):
+    raise _Exit(status)
 
 
 def _start():
@@ -46,4 +66,5 @@ def _start():
         if not hasattr(sys.excepthook, "tells_other_ranks"):
             sys.excepthook = _tell_other_ranks(sys.excepthook)
             sys.excepthook.tells_other_ranks = True
+            sys.exit = _exit
     return True

@@ -260,6 +260,21 @@ import socket
 socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
 """, head=IMPORTS, fails=False)
 
+    def test_sys_exit_with_a_message(self):
+        text = self.run_ranks(2, """
+if rank == 1:
+    try:
+        sys.exit("caught")
+    except SystemExit:
+        step()  # and nobody hears of it
+    sys.exit("no such file\\nReally")
+step()
+step()
+""")
+        self.assertNotIn("caught", text)
+        self.assertRegex(text, r"(?m)^no such file\nReally$")
+        self.assert_names(text, "called sys.exit: no such file", 0)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
