@@ -428,6 +428,28 @@ assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == 2  # the world of hvd 
 """, status=1)  # the group is lost, and MPI cannot be left in order
         self.assertNotIn("Traceback", output)
 
+    def test_what_is_no_tensor_is_named(self):
+        self.run_ranks(1, """
+import numpy
+def text_of(call):
+    try:
+        call()
+    except TypeError as error:
+        return str(error)
+    raise AssertionError("no TypeError")
+one = torch.ones(1)
+for call, operation, kind in (
+        (lambda: hvd.allreduce(3.0), "allreduce", "float"),
+        (lambda: hvd.allreduce_async_(numpy.ones(2)), "allreduce_", "ndarray"),
+        (lambda: hvd.grouped_allreduce([one, 3]), "grouped_allreduce", "int"),
+        (lambda: hvd.reducescatter([3.0]), "reducescatter", "float"),
+        (lambda: hvd.broadcast(None, 0), "broadcast", "NoneType")):
+    wanted = f"{operation} takes a torch.Tensor, not a {kind}. Pass torch.as_tensor(…)."
+    assert text_of(call) == wanted, text_of(call)
+assert "'a' is a int" in text_of(lambda: hvd.broadcast_parameters({"a": 1}, 0))
+assert text_of(lambda: hvd.allreduce(one, op="sum")).startswith("op is 'sum', not hvd.Average")
+""")
+
     def test_elastic_commits_when_all_ranks_do(self):
         with tempfile.TemporaryDirectory() as folder:
             program = f"import os\nos.chdir({folder!r})\n" + """

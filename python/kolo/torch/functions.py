@@ -27,6 +27,10 @@ def broadcast_parameters(params, root_rank, process_set=global_process_set):
                               "nor a list of parameters.")
     named = [each if isinstance(each, tuple) else (str(index), each)
              for index, each in enumerate(params)]
+    for name, each in named:
+        if not isinstance(each, torch.Tensor):
+            raise TypeError(f"broadcast_parameters: '{name}' is a {type(each).__name__}, not a "
+                            "torch.Tensor. Pass it to broadcast_object().")
     _kolo.broadcast_parameters(named, root_rank, _number_of(process_set))
 
 

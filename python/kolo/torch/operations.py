@@ -7,6 +7,7 @@ operation, which succeeds or fails as a whole, and returns a list. All ranks get
 
 import functools
 import itertools
+import types
 
 import torch
 
@@ -65,12 +66,38 @@ def _options(name, process_set, kind=_kolo.OperationOptions):
     return kind(name or "", _number_of(process_set))
 
 
+def _of_tensors(start):
+    """A function of the extension, which says what is no tensor instead of its signatures."""
+    operation = start.__name__.replace("_async", "").replace("reduce_scatter", "reducescatter")
+
+    @functools.wraps(start)
+    def call(tensors, *options):
+        try:
+            return start(tensors, *options)
+        except TypeError:
+            for each in tensors if isinstance(tensors, (list, tuple)) else [tensors]:
+                if not isinstance(each, torch.Tensor):
+                    raise TypeError(f"{operation} takes a torch.Tensor, not a "
+                                    f"{type(each).__name__}. Pass torch.as_tensor(…).") from None
+            raise
+
+    return call
+
+
+_start = types.SimpleNamespace(**{
+    name: _of_tensors(start) for name, start in vars(_kolo).items() if "_async" in name})
+
+
 def _reduction(average, op, prescale, postscale, name, process_set, codec="none"):
     if average is not None:
         if op is not None:
             raise InvalidArgument("average and op are both given. Pass op alone.")
         op = Average if average else Sum
-    return _kolo.AllreduceOptions(Average if op is None else op, prescale, postscale, codec,
+    if op is None:
+        op = Average
+    if not isinstance(op, _kolo.ReduceOp):
+        raise TypeError(f"op is {op!r}, not hvd.Average, Sum, Adasum, Min, Max or Product.")
+    return _kolo.AllreduceOptions(op, prescale, postscale, codec,
                                   name or "", _number_of(process_set))
 
 
@@ -95,19 +122,19 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
     and on process sets, too; average, its former name, is True for Average, False for Sum. Means of
     integers are truncated. prescale_factor multiplies every input, postscale_factor the result.
     """
-    return _reduce(_kolo.allreduce_async, tensor, compression, average, op, prescale_factor,
+    return _reduce(_start.allreduce_async, tensor, compression, average, op, prescale_factor,
                    postscale_factor, name, process_set)
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                     postscale_factor=1.0, process_set=global_process_set):
-    return _add(_kolo.allreduce_async(tensor, _reduction(
+    return _add(_start.allreduce_async(tensor, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0,
                      postscale_factor=1.0, process_set=global_process_set):
-    return _add(_kolo.allreduce_async_(tensor, _reduction(
+    return _add(_start.allreduce_async_(tensor, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
@@ -116,19 +143,19 @@ allreduce_ = _blocking(allreduce_async_)
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None,
                       prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
-    return _reduce(_kolo.grouped_allreduce_async, tensors, compression, average, op,
+    return _reduce(_start.grouped_allreduce_async, tensors, compression, average, op,
                    prescale_factor, postscale_factor, name, process_set)
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                             postscale_factor=1.0, process_set=global_process_set):
-    return _add(_kolo.grouped_allreduce_async(tensors, _reduction(
+    return _add(_start.grouped_allreduce_async(tensors, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0,
                              postscale_factor=1.0, process_set=global_process_set):
-    return _add(_kolo.grouped_allreduce_async_(tensors, _reduction(
+    return _add(_start.grouped_allreduce_async_(tensors, _reduction(
         average, op, prescale_factor, postscale_factor, name, process_set)))
 
 
@@ -138,7 +165,7 @@ grouped_allreduce_ = _blocking(grouped_allreduce_async_)
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Adds up or averages COO tensors. Returns a function that waits, and returns the entries of
     all ranks, not coalesced."""
-    handle = _add(_kolo.sparse_allreduce_async(
+    handle = _add(_start.sparse_allreduce_async(
         tensor, _reduction(None, op, 1.0, 1.0, name, process_set)))
     return functools.partial(synchronize, handle)
 
@@ -147,37 +174,37 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average,
                   process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
     """Combines tensors of all ranks as allreduce(), by any op but Adasum, and gives each rank its
     share of the result's rows; the first ranks get one more where they do not divide evenly."""
-    return _reduce(_kolo.reduce_scatter_async, tensor, compression, None, op, prescale_factor,
+    return _reduce(_start.reduce_scatter_async, tensor, compression, None, op, prescale_factor,
                    postscale_factor, name, process_set)
 
 
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set,
                         prescale_factor=1.0, postscale_factor=1.0):
-    return _add(_kolo.reduce_scatter_async(tensor, _reduction(
+    return _add(_start.reduce_scatter_async(tensor, _reduction(
         None, op, prescale_factor, postscale_factor, name, process_set)))
 
 
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average,
                           process_set=global_process_set, prescale_factor=1.0,
                           postscale_factor=1.0):
-    return _reduce(_kolo.grouped_reduce_scatter_async, tensors, compression, None, op,
+    return _reduce(_start.grouped_reduce_scatter_async, tensors, compression, None, op,
                    prescale_factor, postscale_factor, name, process_set)
 
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set,
                                 prescale_factor=1.0, postscale_factor=1.0):
-    return _add(_kolo.grouped_reduce_scatter_async(tensors, _reduction(
+    return _add(_start.grouped_reduce_scatter_async(tensors, _reduction(
         None, op, prescale_factor, postscale_factor, name, process_set)))
 
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
     """Concatenates tensors of all ranks along dimension 0, in which they may differ. A rank that
     has joined has no rows."""
-    return _add(_kolo.allgather_async(tensor, _options(name, process_set, _kolo.GatherOptions)))
+    return _add(_start.allgather_async(tensor, _options(name, process_set, _kolo.GatherOptions)))
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
-    return _add(_kolo.grouped_allgather_async(
+    return _add(_start.grouped_allgather_async(
         tensors, _options(name, process_set, _kolo.GatherOptions)))
 
 
@@ -187,11 +214,11 @@ grouped_allgather = _blocking(grouped_allgather_async)
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """Copies the tensor of root_rank, a rank of the world, to all ranks."""
-    return _add(_kolo.broadcast_async(tensor, root_rank, _options(name, process_set)))
+    return _add(_start.broadcast_async(tensor, root_rank, _options(name, process_set)))
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
-    return _add(_kolo.broadcast_async_(tensor, root_rank, _options(name, process_set)))
+    return _add(_start.broadcast_async_(tensor, root_rank, _options(name, process_set)))
 
 
 broadcast = _blocking(broadcast_async)
@@ -227,7 +254,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         splits = torch.tensor([] if splits is None else splits, dtype=torch.int32)
     if splits.is_floating_point():
         raise InvalidArgument(f"alltoall: splits must be integers, but are {splits.dtype}.")
-    return _add(_Alltoall(_kolo.alltoall_async(tensor, splits.tolist(),
+    return _add(_Alltoall(_start.alltoall_async(tensor, splits.tolist(),
                                                _options(name, process_set)), splits))
 
 
