@@ -19,7 +19,8 @@ set(KOLO_CUDA OFF)
 if(NOT KOLO_WITH_CUDA STREQUAL "OFF")
   # The toolkit that came with the LibTorch of cmake/setup.sh --cuda, see FindLibTorch.
   if(KOLO_WITH_CUDA STREQUAL "ON" AND NOT DEFINED CUDAToolkit_ROOT
-      AND NOT DEFINED ENV{CUDAToolkit_ROOT} AND NOT DEFINED Torch_DIR)
+      AND NOT DEFINED ENV{CUDAToolkit_ROOT}
+      AND NOT EXISTS "${Torch_DIR}/../../../lib/libtorch_cpu.so")
     include(KoloCache)
     file(GLOB places "${KOLO_CACHE_DIR}/libtorch-*-cuda/nvidia/cu*/bin/nvcc")
     list(SORT places COMPARE NATURAL ORDER DESCENDING)

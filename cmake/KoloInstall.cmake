@@ -75,6 +75,17 @@ install(DIRECTORY include/kolo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONE
 if(TARGET kolo::kolo)
   install(DIRECTORY include/kolo/torch include/kolo/extras
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo" COMPONENT torch)
+  if(NOT EXISTS "${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake")
+    # Programs that link LibTorch themselves find the same.
+    set(torch_dir "${PROJECT_BINARY_DIR}/Torch")
+    configure_file(cmake/TorchConfig.cmake.in "${torch_dir}/TorchConfig.cmake" @ONLY)
+    write_basic_package_version_file("${torch_dir}/TorchConfigVersion.cmake"
+      VERSION ${LibTorch_VERSION} COMPATIBILITY AnyNewerVersion)
+    install(DIRECTORY "${torch_dir}" DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake" COMPONENT torch)
+    if(NOT PROJECT_IS_TOP_LEVEL)
+      set(Torch_DIR "${torch_dir}" PARENT_SCOPE)
+    endif()
+  endif()
   install(FILES include/kolo/kolo.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/kolo"
           COMPONENT torch)
 endif()
