@@ -4,6 +4,13 @@
 find_package(MPI REQUIRED COMPONENTS C)
 set_property(TARGET MPI::MPI_C APPEND PROPERTY
   INTERFACE_COMPILE_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+# 0: the older ABI of libstdc++. Programs must have the same.
+include(CheckCXXSourceCompiles)
+check_cxx_source_compiles(
+  "#include <string>\n#if !_GLIBCXX_USE_CXX11_ABI\n#error\n#endif\nint main() {}" KOLO_CXX11_ABI)
+if(NOT KOLO_CXX11_ABI)
+  set(KOLO_CXX11_ABI 0)
+endif()
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(hwy REQUIRED)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kolo/algorithm.hpp"
+#include "kolo/check_macros.hpp"
 #include "kolo/compression.hpp"
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kolo/check_macros.hpp"
+
 #pragma GCC visibility push(default)
 namespace kolo {
 

@@ -20,6 +20,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "kolo/agreement.hpp"
+#include "kolo/check_macros.hpp"
 #include "kolo/extras/batches.hpp"
 #include "kolo/extras/schedule.hpp"
 #include "kolo/shard.hpp"

@@ -3,6 +3,10 @@
 
 #include <kolo/collectives.hpp>
 
+#ifndef KOLO_CXX11_ABI
+#error "the package does not say with which C++ ABI Kolo was built"
+#endif
+
 int main() {
   const kolo::Runtime runtime;  // one process
   float values[] = {1, 2, 3};
