@@ -33,12 +33,14 @@ inline std::string list_world_ranks(std::vector<int> ranks, std::span<const int>
   return list_ranks(ranks);
 }
 
-/// The text of the exception that is being handled. Programs may throw anything.
+/// The text of the exception that is being handled, without the stack trace that LibTorch's have.
+/// Programs may throw anything.
 inline std::string text_of_current_exception() {
   try {
     throw;
   } catch (const std::exception& error) {
-    return error.what();
+    const std::string text = error.what();
+    return text.substr(0, text.find("\nException raised from "));
   } catch (...) {
     return "an exception that is no std::exception";
   }

@@ -88,6 +88,8 @@ void warn_below_multiple(int level) {
 }
 
 void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(sessions_lock) {
+  // A process that aborts has said why. Without 6, SIGABRT, in Open MPI's default of 6,7,8,11.
+  ::setenv("OMPI_MCA_opal_signal", "7,8,11", /*overwrite=*/0);
   int provided = MPI_THREAD_SINGLE;
   {
     const EndOnTimeout guard(watch, timeout);

@@ -44,6 +44,19 @@ Insight::Insight(Origin origin, std::string records)
   if (!records_.empty()) listen_for_requests();
 }
 
+bool Insight::report(const std::string& text, const std::string& ending, bool is_last) {
+  const Lock lock(report_lock_);
+  const bool is_known =
+      !reported_.empty() && (text.ends_with(reported_ending_) || reported_.ends_with(ending));
+  if (std::exchange(has_reported_last_, has_reported_last_ || is_last) || is_known) return false;
+  reported_ = text;
+  reported_ending_ = ending;
+  const bool says_where = !records_.empty() && !has_said_where_.exchange(true);
+  KOLO_LOG(Error) << text
+                  << (says_where ? " (kolo-trace why " + records_ + " says what led to it)" : "");
+  return true;
+}
+
 void Insight::note(Recorder::Problem problem, bool is_last) noexcept {
   try {
     if (!is_worth_a_record(problem.failure.kind)) return;
@@ -57,7 +70,7 @@ void Insight::note(Recorder::Problem problem, bool is_last) noexcept {
       if (now < next_record_ && !is_last) return;
       next_record_ = now + kRecordPause;
     }
-    try_to_record(text);
+    try_to_record(text, !has_said_where_.exchange(true));
   } catch (const std::exception& error) {  // no memory
     KOLO_LOG(Warn) << "no record of the error: " << error.what();
   }
@@ -67,12 +80,13 @@ void Insight::serve_requests() noexcept {
   const unsigned requested = requests.load(std::memory_order_relaxed);
   if (requests_served_.load(std::memory_order_relaxed) == requested) return;
   if (requests_served_.exchange(requested) == requested || records_.empty()) return;
-  try_to_record("requested by SIGUSR2");
+  try_to_record("requested by SIGUSR2", true);
 }
 
-void Insight::try_to_record(std::string_view why) noexcept {
+void Insight::try_to_record(std::string_view why, bool says_where) noexcept {
   try {
     const std::string path = write_record(records_, why);
+    if (!says_where) return;
     KOLO_LOG(Warn) << "wrote what this rank did last to " << path << "; kolo-trace why " << records_
                    << " reads the records of all ranks";
   } catch (const std::exception& error) {

@@ -34,6 +34,10 @@ class Insight {
   /// threads that it does not have.
   void require_creator_process() const;
 
+  /// Logs why operations of this rank end, and which records explain it; true if this is news.
+  /// `ending`: the part of `text` that says why. It is not news if the text that was logged before
+  /// says the same, or was the last of all.
+  bool report(const std::string& text, const std::string& ending, bool is_last = false);
   /// An operation has failed, or a rank was lost. Writes a record at the first, then at most one in
   /// kRecordPause, and one if `is_last`: the process is about to end. Never throws.
   void note(Recorder::Problem problem, bool is_last = false) noexcept;
@@ -66,7 +70,7 @@ class Insight {
  private:
   static constexpr std::chrono::seconds kRecordPause{10};
 
-  void try_to_record(std::string_view why) noexcept;
+  void try_to_record(std::string_view why, bool says_where) noexcept;
 
   const CreatorProcess creator_;
   const Clock::time_point started_ = Clock::now();
@@ -75,6 +79,11 @@ class Insight {
   std::atomic<unsigned> requests_served_;
   Mutex record_lock_;  // one thread at a time writes the file
   Clock::time_point next_record_ KOLO_GUARDED_BY(record_lock_){};
+  std::atomic<bool> has_said_where_{false};  // the records of errors are
+  Mutex report_lock_;
+  std::string reported_ KOLO_GUARDED_BY(report_lock_);  // the last text
+  std::string reported_ending_ KOLO_GUARDED_BY(report_lock_);
+  bool has_reported_last_ KOLO_GUARDED_BY(report_lock_) = false;
   Mutex timeline_lock_;
   std::unique_ptr<Timeline> timeline_ KOLO_GUARDED_BY(timeline_lock_);
   std::string timeline_folder_ KOLO_GUARDED_BY(timeline_lock_);

@@ -16,6 +16,11 @@ add_test(NAME failure.idle_on_old_kernels
 kolo_set_mpirun_properties(failure.idle_on_old_kernels 4 300 SLEEPS)
 set_property(TEST failure.idle_on_old_kernels APPEND PROPERTY
   ENVIRONMENT KOLO_TEST_WITHOUT_PIDFD=1)
+kolo_test_executable(uncaught failure/uncaught.cpp)
+add_test(NAME failure.one_screen
+  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/one_screen_test.py"
+    $<TARGET_FILE:uncaught> ${KOLO_MPIRUN})
+kolo_set_mpirun_properties(failure.one_screen 4 300 SLEEPS)
 kolo_test_executable(freed_memory failure/freed_memory.cpp)
 target_link_libraries(freed_memory PRIVATE MPI::MPI_C)
 add_test(NAME failure.freed_memory

@@ -146,7 +146,7 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     by_messages_ = by_messages.get();
     header_exchange_ = std::move(by_messages);
   }
-  watch_.emplace(set, world, *header_exchange_);
+  watch_.emplace(set, world, *header_exchange_, std::move(parts.report_loss));
   // If messages move on one thread of the program, a silent rank may just be busy.
   if (by_messages_ != nullptr && world.messaging_thread() == nullptr) {
     heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_,

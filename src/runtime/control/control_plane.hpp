@@ -81,6 +81,7 @@ class ControlPlane {
     std::unique_ptr<Communicator> heartbeats{};    ///< between nodes, for HeartbeatThread
     std::chrono::nanoseconds to_world_clock{};     ///< see Coordinator::Options
     std::function<std::string()> activity{};       ///< the same
+    std::function<void(const HeaderExchange::Loss&)> report_loss{};  ///< tells the user, once
   };
 
   /// `set` and `world` outlive this object.

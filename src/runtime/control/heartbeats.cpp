@@ -222,8 +222,7 @@ std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
 
 void LossWatch::report(const Loss& loss) {
   if (std::exchange(is_reported_, true)) return;
-  KOLO_LOG(Error) << "process set " << set_.name << ": rank " << set_.world_rank(loss.rank) << " "
-                  << loss.how;
+  report_(loss);
 }
 
 std::optional<int> LossWatch::member(int world_rank) const {

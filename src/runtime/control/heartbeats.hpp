@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -102,9 +103,10 @@ class LossWatch {
   using Clock = std::chrono::steady_clock;
   using Loss = HeaderExchange::Loss;
 
-  /// The arguments outlive this object.
-  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange)
-      : set_(set), world_(world), header_exchange_(header_exchange) {}
+  /// `report` tells the user of a loss. The other arguments outlive this object.
+  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange,
+            std::function<void(const Loss&)> report)
+      : set_(set), world_(world), header_exchange_(header_exchange), report_(std::move(report)) {}
 
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
   std::optional<Loss> check(Clock::time_point now, bool needs_peers);
@@ -115,7 +117,7 @@ class LossWatch {
   /// A rank that was silent in the latest complete interval.
   std::optional<Loss> find_silent() const;
 
-  /// Logs the loss, once.
+  /// Tells the user of the loss, once.
   void report(const Loss& loss);
 
  private:
@@ -125,6 +127,7 @@ class LossWatch {
   const DataPath& set_;
   comm::World& world_;
   HeaderExchange& header_exchange_;
+  const std::function<void(const Loss&)> report_;
   Clock::time_point next_check_{};
   Clock::time_point next_sample_{};
   std::vector<int> silent_;                    // in the latest complete interval

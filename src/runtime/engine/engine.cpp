@@ -9,6 +9,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -173,9 +174,11 @@ std::string what_of(const Operation& operation) {
   return operation.role == OperationRole::Join ? "join" : describe(operation.request);
 }
 
-ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& recorder) {
+ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& recorder,
+                                 std::function<void(const ControlPlane::Loss&)> report_loss) {
   parts.to_world_clock = recorder.origin().to_world_clock;
   parts.activity = [&recorder] { return describe(recorder.activity()); };
+  parts.report_loss = std::move(report_loss);
   return parts;
 }
 
@@ -194,8 +197,12 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
       order_(parts.order),
-      control_(std::make_unique<ControlPlane>(with_insight(std::move(parts.control), recorder()),
-                                              data_, world)),
+      control_(std::make_unique<ControlPlane>(
+          with_insight(std::move(parts.control), recorder(),
+                       // Called in steps alone and so under the lock, which Clang does not see.
+                       [this](const auto& loss)
+                           KOLO_NO_THREAD_SAFETY_ANALYSIS { report_loss(loss); }),
+          data_, world)),
       executor_(data_, std::move(parts.messages), std::move(parts.device), world) {
   recorder().name_set(number_, data_.name);
 }
@@ -751,6 +758,21 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
 
 // --- the end, by a loss ---
 
+/// Names an operation for which this rank waits, if there is one: its error says the same.
+void Engine::report_loss(const ControlPlane::Loss& loss) {
+  const Operation* first = nullptr;
+  const auto look = [&](const Operation& operation) {
+    if (operation.role == OperationRole::StandIn) return;
+    if (first == nullptr || operation.use < first->use) first = &operation;
+  };
+  for (const auto& [use, operation] : operations_) look(*operation);
+  executor_.for_each(look);
+  const std::string ending = "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how;
+  const std::string set = "process set " + data_.name + ": " + ending;
+  insight_->report(first != nullptr ? what_of(*first) + " on " + set : set,
+                   first != nullptr ? ending : set);
+}
+
 void Engine::declare_lost(const ControlPlane::Loss& loss) {
   if (loss_) return;
   loss_ = loss;
@@ -827,6 +849,10 @@ void Engine::declare_silent_rank_lost() {
   if (const auto loss = control_->find_silent()) declare_lost(*loss);
 }
 
+bool Engine::report_end(const std::string& how, const std::string& why) {
+  return insight_->report(how, why, /*is_last=*/true);
+}
+
 void Engine::publish_end(const std::string& how) {
   if (!creator_.is_current()) return;
   // Not during another thread's step, which uses the control plane. A step that takes longer than
@@ -858,27 +884,37 @@ Registered& registered() {
   return *instance;
 }
 
-std::string describe_current_exception() {
-  if (std::current_exception() == nullptr) return "called std::terminate";
-  return "ended with an uncaught exception: " + text_of_current_exception();
-}
-
-/// False in a forked child, whose end concerns its parent only.
-bool any_is_in_creator_process(const std::vector<std::shared_ptr<Engine>>& engines) {
-  return std::ranges::any_of(engines,
-                             [](const auto& engine) { return engine->is_in_creator_process(); });
+/// Whether only the handler of the C++ library would follow. It prints the exception's text again,
+/// with LibTorch's stack trace, which PyTorch's variable asks for.
+bool may_end_without(std::terminate_handler previous) {
+  const char* const wants_traces = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
+  if (wants_traces != nullptr && std::string_view(wants_traces) != "0") return false;
+#ifdef __GLIBCXX__
+  return previous == __gnu_cxx::__verbose_terminate_handler;
+#else
+  return previous == nullptr;
+#endif
 }
 
 [[noreturn]] void send_final_message_and_terminate() {
-  const std::string how = describe_current_exception();
+  const bool has_thrown = std::current_exception() != nullptr;
+  const std::string why = has_thrown ? text_of_current_exception() : "called std::terminate";
+  const std::string how = has_thrown ? "ended with an uncaught exception: " + why : why;
   Registered& all = registered();
   if (all.lock.try_lock()) {
     const Lock lock(all.lock, std::adopt_lock);
-    if (any_is_in_creator_process(all.engines)) {
+    // None in a forked child, whose end concerns its parent only.
+    const auto first = std::ranges::find_if(
+        all.engines, [](const auto& engine) { return engine->is_in_creator_process(); });
+    if (first != all.engines.end()) {
       // Log first: once the peers know and end, mpirun may end this process at any moment.
-      KOLO_LOG(Error) << how;
+      const bool is_news = (*first)->report_end(how, why);
       for (const auto& engine : all.engines) engine->publish_end(how);
       std::this_thread::sleep_for(kTimeToPrint);
+      if (may_end_without(all.previous)) {
+        if (is_news) std::abort();
+        std::_Exit(EXIT_FAILURE);  // another rank's failure: no core, and no trace of Open MPI's
+      }
     }
   }
   if (all.previous != nullptr) all.previous();

@@ -242,6 +242,8 @@ class Engine {
   /// This rank cannot go on in the set. The others learn of it at once, as of a loss. `how`
   /// completes "rank 3 ".
   void fail(const std::string& how);
+  /// Logs how this process ends, a text that ends with `why`; false if another error has said it.
+  bool report_end(const std::string& how, const std::string& why);
   /// Sends the final message of a dying process to all ranks. Any thread may call it, inside a
   /// progress step or not. The message is not sent if another thread never leaves its step. Clang
   /// cannot follow that it takes the lock only if the calling thread does not hold it already.
@@ -327,6 +329,7 @@ class Engine {
   void declare_lost(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
   bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  void report_loss(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
   std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
   void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
@@ -383,7 +386,8 @@ inline constexpr std::chrono::milliseconds kTimeToPrint{400};
 
 /// Registers an engine whose peers learn why this process ends. With the first engine a terminate
 /// handler is installed: on an uncaught exception it sends the exception's text to the peers of all
-/// registered engines, then calls the previous handler.
+/// registered engines, then calls the previous handler unless that is the C++ library's. A process
+/// that ends for another's failure has status 1, others abort.
 void register_for_final_message(std::shared_ptr<Engine> engine);
 void unregister_from_final_message(const std::shared_ptr<Engine>& engine);
 

@@ -42,8 +42,8 @@ class Set {
       for (int i = 0; i < size; ++i) path.node_of_rank.push_back(i * nodes / size);
       path.communicator = world(world_rank(rank)).make_communicator(world_ranks, 1);
       paths_.push_back(std::make_unique<DataPath>(std::move(path)));
-      watches_.push_back(
-          std::make_unique<LossWatch>(*paths_.back(), world(world_rank(rank)), exchanges_[rank]));
+      watches_.push_back(std::make_unique<LossWatch>(*paths_.back(), world(world_rank(rank)),
+                                                     exchanges_[rank], [](const Loss&) {}));
     }
   }
 
