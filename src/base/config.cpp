@@ -59,7 +59,7 @@ const std::array kSettings{
     Setting{"KOLO_STALL_WARN", &Config::stall_warn, 0, kYear,
             "Wait after which a report names the ranks that an operation waits for; 0s: never."},
     Setting{"KOLO_LOST_AFTER", &Config::lost_after, 0, kYear,
-            "How long a host, or a rank after a deadline or a shutdown, may stay silent before it "
+            "How long a host, or a rank at a deadline or in a shutdown, may stay silent before it "
             "counts as lost; for hosts at least 1s; 0s: forever."},
     Setting{"KOLO_START_TIMEOUT", &Config::start_timeout, 1'000'000, kYear,
             "How long a rank waits at startup for the other ranks."},

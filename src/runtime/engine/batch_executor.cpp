@@ -58,9 +58,8 @@ bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grac
 }
 
 bool BatchQueue::is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace) {
-  Clock::time_point& deadline = batch.deadline;
-  if (deadline == Clock::time_point::max() || now <= later(deadline, grace)) return false;
-  deadline = now;
+  if (now <= batch.overdue_at) return false;
+  batch.overdue_at = later(now, grace);
   return true;
 }
 
@@ -143,7 +142,7 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
   const Request& first = operations.front()->request;
   if (is_on_gpu(first)) {
     Task task = device_runner_->run(operations, have_some_joined, overlaps_);
-    on_gpu_.push({std::move(task), std::move(operations), deadline});
+    on_gpu_.push({std::move(task), std::move(operations), overdue_at(deadline)});
     return;
   }
   Task task = runner_->run(operations, have_some_joined);
@@ -154,7 +153,7 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
     if (launch_order_ != nullptr) launch_order_->expect_questions();
     task = run_after(on_gpu_.after_all(), std::move(task));
   }
-  on_cpu_.push({std::move(task), std::move(operations), deadline});
+  on_cpu_.push({std::move(task), std::move(operations), overdue_at(deadline)});
 }
 
 void BatchExecutor::start_in_order(std::shared_ptr<Operation> operation,
@@ -166,7 +165,7 @@ void BatchExecutor::start_in_order(std::shared_ptr<Operation> operation,
   const auto deadline = operation->deadline;
   Operations one{std::move(operation)};
   Task task = runner_->run_in_order(one, order);
-  on_cpu_.push({std::move(task), std::move(one), deadline});
+  on_cpu_.push({std::move(task), std::move(one), overdue_at(deadline)});
 }
 
 void BatchExecutor::start_message(std::shared_ptr<Operation> operation) {
@@ -174,7 +173,7 @@ void BatchExecutor::start_message(std::shared_ptr<Operation> operation) {
   Task task = operation->request.collective == Collective::Send
                   ? point_to_point_->send(operation)
                   : point_to_point_->receive(operation);
-  messages_.push_back({std::move(task), {std::move(operation)}, deadline});
+  messages_.push_back({std::move(task), {std::move(operation)}, overdue_at(deadline)});
 }
 
 void BatchExecutor::start_join(std::shared_ptr<Operation> join) {

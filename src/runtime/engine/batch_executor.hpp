@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "comm/world.hpp"
 #include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
@@ -29,7 +31,7 @@ class BatchQueue {
   struct Batch {
     Task task;
     Operations operations;
-    Clock::time_point deadline;
+    Clock::time_point overdue_at;  ///< or later: the next time to look for a rank that is lost
   };
   /// `operations` have ended, with `error` if set.
   struct Step {
@@ -60,7 +62,7 @@ class BatchQueue {
   Step advance(int polls);
   /// The same for a batch in no queue.
   static Step advance(Batch& batch, int polls);
-  /// Whether the first batch has missed its deadline by `grace`; true once per `grace`.
+  /// Whether the first batch is overdue; true once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
   static bool is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace);
   /// The place after all batches pushed so far. Refers to the queue.
@@ -165,7 +167,7 @@ class BatchExecutor {
 
   struct Progress {
     bool has_progressed = false;
-    bool is_overdue = false;  ///< a batch has missed its deadline by KOLO_LOST_AFTER
+    bool is_overdue = false;  ///< a batch has missed its deadline, and takes KOLO_LOST_AFTER
   };
   /// Moves the first batch of each queue by a few chunks at most, until it has waited `polls`
   /// times. Calls `complete(operation, error)` for operations that have ended. Throws errors that
@@ -215,6 +217,10 @@ class BatchExecutor {
 
  private:
   void progress_gpu();
+  /// When a batch that starts now is overdue: at its deadline, and not within KOLO_LOST_AFTER.
+  Clock::time_point overdue_at(Clock::time_point deadline) const {
+    return std::max(deadline, later(Clock::now(), data_.longest_silence()));
+  }
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;

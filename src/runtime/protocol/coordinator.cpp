@@ -317,16 +317,23 @@ void Coordinator::post() {
   exchange_.has_posted = true;
 }
 
-/// Limits the wait for silent ranks after a deadline or during a shutdown.
+/// Limits the wait for silent ranks at a deadline, until which they may have been silent for long,
+/// and during a shutdown.
 void Coordinator::watch_for_silence(Time now) {
   if (!pending_.has_expired() && !leaving_) {
     silent_since_ = kNever;
-  } else if (silent_since_ == kNever) {
-    silent_since_ = now;
-  } else if (now >= silence_limit()) {
-    actions_.find_silent = true;
-    silent_since_ = now;
+    return;
   }
+  if (silent_since_ == kNever) {
+    silent_since_ = now;
+    for (const auto& [name, request] : pending_) {
+      const bool counts = request.is_expired && !leaving_;
+      if (counts) silent_since_ = std::min(silent_since_, request.submitted);
+    }
+  }
+  if (now < silence_limit()) return;
+  actions_.find_silent = true;
+  silent_since_ = now;
 }
 
 Time Coordinator::silence_limit() const {

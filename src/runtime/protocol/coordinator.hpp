@@ -169,7 +169,7 @@ class Coordinator {
     int tree_width = 8;        ///< children of a rank in the negotiation tree
     Time patience{};           ///< age at which an unannounced request wakes all ranks
     Time stall_warn = kNever;  ///< age at which a request is reported as stalled; 0: never
-    Time lost_after = kNever;  ///< silence past a deadline after which a rank is lost
+    Time lost_after = kNever;  ///< silence at a deadline after which a rank is lost
     Time lost_in_shutdown_after = kNever;     ///< the same while this rank shuts down
     TableLimits table{};                      ///< of known requests
     std::function<std::string()> activity{};  ///< completes "rank 3 is "; empty: unknown
