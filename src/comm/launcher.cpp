@@ -1,7 +1,10 @@
 #include "comm/launcher.hpp"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <unistd.h>
 #include <utility>
@@ -74,6 +77,14 @@ int number_in(const std::string& text, int otherwise) {
   return error == std::errc{} && end == text.data() + text.size() ? number : otherwise;
 }
 
+constexpr const char* kStarted = "_KOLO_STARTED";  // "<pid> <place of that process in its job>"
+
+std::atomic<bool> has_noted_start{false};  // by this copy of the library
+
+std::string place_of(const std::optional<Launcher>& launcher) {
+  return launcher ? std::to_string(launcher->rank) + " of " + launcher->job : "";
+}
+
 }  // namespace
 
 std::optional<Launcher> find_launcher() {
@@ -95,6 +106,32 @@ std::optional<Launcher> find_launcher() {
                     .starts_any_program = known.starts_any_program};
   }
   return std::nullopt;
+}
+
+void note_start(const std::optional<Launcher>& launcher) {
+  if (has_noted_start.exchange(true)) return;
+  const std::string text = std::to_string(::getpid()) + " " + place_of(launcher);
+  ::setenv(kStarted, text.c_str(), /*overwrite=*/1);
+}
+
+bool has_another_copy_started() {
+  return !has_noted_start && text_of(kStarted).starts_with(std::to_string(::getpid()) + " ");
+}
+
+std::string problem_with_nested_start() {
+  const std::optional<Launcher> launcher = find_launcher();
+  const std::string started = text_of(kStarted);
+  const std::size_t space = std::min(started.find(' '), started.size());
+  const std::string pid = started.substr(0, space);
+  if (!launcher || pid.empty() || pid == std::to_string(::getpid()) ||
+      started.substr(space + 1) != place_of(launcher)) {
+    return {};
+  }
+  return "process " + pid + ", which is rank " + std::to_string(launcher->rank) +
+         " of a job, has started this one, which has inherited the job's variables. MPI would "
+         "start "
+         "as that rank once more, and fail. Start it without the variables that begin with OMPI_, "
+         "PMIX_, PMI_ and SLURM_, or, if it is to work alone, with KOLO_LAUNCHER=none.";
 }
 
 std::string problem_with_world_of_one(const Launcher& launcher) {

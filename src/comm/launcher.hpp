@@ -20,6 +20,14 @@ struct Launcher {
 /// or another one with PMIx. Returns nothing if none of these started this process.
 std::optional<Launcher> find_launcher();
 
+/// Notes in the environment that Kolo has started in this process, for what follows.
+void note_start(const std::optional<Launcher>& launcher);
+/// Whether another copy of the library has started in this process.
+bool has_another_copy_started();
+/// Why MPI cannot start: a rank has started this process, which inherits its place in the job.
+/// Empty if that is not so.
+std::string problem_with_nested_start();
+
 /// The reason why a world of one rank is a mistake, for an error text; empty if it is not.
 std::string problem_with_world_of_one(const Launcher& launcher);
 

@@ -36,13 +36,8 @@ MPI_Comm communicator_of(int handle) {
   return communicator;
 }
 
-}  // namespace
-
-std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
-  set_up_nccl(config.nccl_algo);  // before MPI, which may start threads
-  if (communicator) return std::make_shared<MpiWorld>(config, communicator_of(*communicator));
-  const std::optional<Launcher> launcher =
-      config.launcher == "none" ? std::nullopt : find_launcher();
+std::shared_ptr<World> make_world_of(const Config& config,
+                                     const std::optional<Launcher>& launcher) {
   // MPI_Init may end a process that srun has started without the PMI that this MPI was built for.
   const bool is_alone = !launcher || (launcher->starts_any_program && launcher->size == 1);
   if (is_alone && config.launcher != "mpi" && !mpi_environment::is_running()) {
@@ -54,6 +49,19 @@ std::shared_ptr<World> make_world(const Config& config, std::optional<int> commu
       throw InvalidArgument(problem);
     }
   }
+  return world;
+}
+
+}  // namespace
+
+std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
+  set_up_nccl(config.nccl_algo);  // before MPI, which may start threads
+  const std::optional<Launcher> launcher =
+      config.launcher == "none" ? std::nullopt : find_launcher();
+  std::shared_ptr<World> world =
+      communicator ? std::make_shared<MpiWorld>(config, communicator_of(*communicator))
+                   : make_world_of(config, launcher);
+  note_start(launcher);
   return world;
 }
 

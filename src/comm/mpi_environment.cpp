@@ -13,6 +13,7 @@
 
 #include "base/log.hpp"
 #include "base/mutex.hpp"
+#include "comm/launcher.hpp"
 #include "kolo/error.hpp"
 #include "kolo/mpi.hpp"
 
@@ -88,6 +89,9 @@ void warn_below_multiple(int level) {
 }
 
 void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(sessions_lock) {
+  if (std::string problem = problem_with_nested_start(); !problem.empty()) {
+    throw InvalidArgument(problem);
+  }
   // A process that aborts has said why. Without 6, SIGABRT, in Open MPI's default of 6,7,8,11.
   ::setenv("OMPI_MCA_opal_signal", "7,8,11", /*overwrite=*/0);
   int provided = MPI_THREAD_SINGLE;

@@ -16,6 +16,20 @@ add_test(NAME mpi_start.never
     "Of 3 ranks, 2 have come on this host .ranks 0 and 2.; rank 1 has not come"
     ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 3 $<TARGET_FILE:mpi_start> never)
 kolo_set_mpirun_properties(mpi_start.never 3 60)
+add_test(NAME mpi_start.nested
+  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
+    "process [0-9]+, which is rank 1 of a job, has started this one.*a world of 1 without MPI"
+    ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG} 2 $<TARGET_FILE:mpi_start> nested)
+kolo_set_mpirun_properties(mpi_start.nested 2 60)
+add_library(plug_in MODULE comm/plug_in.cpp)
+kolo_configure_target(plug_in)
+target_link_libraries(plug_in PRIVATE kolo_core)
+kolo_test_executable(two_copies comm/two_copies.cpp)
+target_link_libraries(two_copies PRIVATE ${CMAKE_DL_LIBS})
+add_test(NAME mpi_start.two_copies
+  COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
+    "Kolo has not been started.*Another copy of the library has been started in this process"
+    $<TARGET_FILE:two_copies> $<TARGET_FILE:plug_in>)
 # An MPI that grants less than Kolo asks for; see thread_guard.cpp.
 foreach(level IN ITEMS serialized funneled)
   string(TOUPPER ${level} name)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -207,6 +208,16 @@ void singleton() {
   }
 }
 
+/// A rank starts another process, which inherits its place in the job.
+void nested() {
+  const auto world = kolo::comm::make_world(kolo::Config{});
+  if (world->topology().rank != 1) return;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  expect(
+      std::system((self + " singleton && KOLO_LAUNCHER=none " + self + " singleton").c_str()) == 0,
+      "two processes end well");
+}
+
 /// Makes a communicator before MPI has been started.
 void too_early() {
   std::string text;
@@ -238,7 +249,7 @@ int main(int argc, char** argv) {
       {"late", late},           {"broken_pipe", broken_pipe},
       {"never", never},         {"freed_after_loss", freed_after_loss},
       {"singleton", singleton}, {"too_early", too_early},
-      {"alone", alone}};
+      {"alone", alone},         {"nested", nested}};
   for (const Scenario& scenario : kScenarios) {
     if (argc == 2 && std::strcmp(argv[1], scenario.name) == 0) {
       scenario.run();

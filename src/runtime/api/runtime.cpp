@@ -26,6 +26,7 @@
 #include "base/mutex.hpp"
 #include "base/text.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
+#include "comm/launcher.hpp"
 #include "comm/make_world.hpp"
 #include "comm/wait.hpp"
 #include "comm/world.hpp"
@@ -456,7 +457,12 @@ Runtime& Runtime::current() {
   Runtime* const current = thread_current != nullptr ? thread_current : process_current.load();
   if (current == nullptr) {
     throw InvalidArgument(
-        "Kolo has not been started: call init(), or in C++ make a kolo::Runtime.");
+        "Kolo has not been started: call init(), or in C++ make a kolo::Runtime." +
+        std::string(comm::has_another_copy_started()
+                        ? " Another copy of the library has been started in this process, as "
+                          "happens if a program and its plug-in are both linked with "
+                          "libkolo_core.a: build Kolo with BUILD_SHARED_LIBS=ON."
+                        : ""));
   }
   return *current;
 }
