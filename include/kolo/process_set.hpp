@@ -29,7 +29,8 @@ enum class Matching : std::uint8_t {
   /// have submitted different operations, those that exchange data read it in each other's
   /// messages or shared memory: the set ends, on all ranks, with a MismatchError that names both.
   /// A rank whose result takes nothing from the one that differs, as the root of a broadcast, may
-  /// have ended the operation by then; its next ones fail.
+  /// have ended the operation by then; its next ones fail. In shared memory a rank gets at most
+  /// three operations ahead of the others, even if it awaits nothing from them.
   /// An operation that a rank does not submit in time ends it with a TimeoutError, one that a rank
   /// no longer submits because it has left, with a ShutdownError. What an operation that failed has
   /// written is undefined. Operations on GPUs are launched in the order of submission, and are not

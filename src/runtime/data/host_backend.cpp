@@ -349,6 +349,7 @@ Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
   if (path_.heap != nullptr) {
     place = path_.heap->offset_of(memory_for_peers(*one.front(), order.rank()));
   }
+  co_await order.room();
   order.begin(request, place.value_or(Stamp::kNowhere));
   if (place) co_await find_peer_buffers(*one.front(), order);
   // The others read and write this rank's memory, as their own requests say.

@@ -18,6 +18,7 @@ constexpr int kStampTag = Communicator::kTagCount - 3;  // algorithms use the lo
 /// Of the fields by which ranks tell operations apart.
 class Hash {
  public:
+  explicit Hash(std::uint64_t value) : value_(value) {}
   void add(std::string_view bytes) {
     value_ = 31 * value_ + std::hash<std::string_view>()(bytes);  // the same in all processes
   }
@@ -33,12 +34,13 @@ class Hash {
   std::uint64_t value() const { return value_; }
 
  private:
-  std::uint64_t value_ = 0;
+  std::uint64_t value_;
 };
 
-/// The hash is of what ranks must agree on: all of a request of tensors on CPUs, but its name.
-Stamp stamp_of(const Request& request, std::uint64_t sequence) {
-  Stamp stamp{.sequence = sequence,
+/// The hash is of what ranks must agree on: all of a request of tensors on CPUs, but its name. It
+/// covers those before, which may have sent nothing.
+Stamp stamp_of(const Request& request, const Stamp& before) {
+  Stamp stamp{.sequence = before.sequence + 1,
               .hash = 0,
               .elements = 0,
               .root = request.root,
@@ -47,7 +49,7 @@ Stamp stamp_of(const Request& request, std::uint64_t sequence) {
               .op = request.op,
               .dtype = request.tensors.empty() ? DType::UInt8 : request.tensors.front().dtype,
               .place = Stamp::kNowhere};
-  Hash hash;
+  Hash hash(before.hash);
   hash.add(request.collective);
   hash.add(request.op);
   hash.add(std::string_view(request.custom));
@@ -125,7 +127,7 @@ void OrderedCommunicator::forget_sent() {
 void OrderedCommunicator::begin(const Request& request, std::uint64_t place) {
   forget_sent();
   awaited_.clear();
-  Stamp stamp = stamp_of(request, now_.sequence + 1);
+  Stamp stamp = stamp_of(request, now_);
   stamp.place = place;
   show(stamp);
 }
@@ -247,6 +249,15 @@ void OrderedCommunicator::listen_to(int rank) {
   awaited_.push_back(rank);
 }
 
+bool OrderedCommunicator::has_room() {
+  const auto is_free = [&] {
+    return std::ranges::all_of(compared_, [&](std::uint64_t compared) {
+      return compared + kRemembered > now_.sequence + 1;
+    });
+  };
+  return is_free() || (hear_sharers() && is_free());
+}
+
 bool OrderedCommunicator::compare() {
   if (broken_) throw OrderBroken(*broken_);
   const bool is_given_up = !hear_sharers();
@@ -267,10 +278,7 @@ bool OrderedCommunicator::hear_sharers() {
         break;
       }
       ++compared_[i];
-      // A rank that is behind shows what this rank may have forgotten.
-      if (other && (remembers(*other) || other->kind == Stamp::Kind::Left)) {
-        compare(sharers_[i], *other);
-      }
+      if (other) compare(sharers_[i], *other);
     }
   }
   return !is_given_up;
@@ -351,7 +359,8 @@ void OrderedCommunicator::compare(int rank, const Stamp& other) const {
   fail(ErrorKind::Mismatch,
        "submitted " + theirs + " as " + place + ", where " + rank_text(inner_->rank()) +
            " submitted " +
-           (theirs == ours ? "one of another shape, factor, compression, placement or purpose"
+           (theirs == ours ? "one of another shape, factor, compression, placement or purpose, or "
+                             "others before it"
                            : ours) +
            ". Submit the same operations in the same order on all ranks.");
 }

@@ -29,7 +29,7 @@ struct Stamp {
   };
 
   std::uint64_t sequence;  ///< 1, 2, …
-  std::uint64_t hash;      ///< of all that ranks must agree on
+  std::uint64_t hash;      ///< of all that ranks must agree on, in it and in those before
   std::uint64_t elements;  ///< of all tensors; of rows without number: of a row of each
   std::int32_t root;
   Kind kind;
@@ -61,7 +61,8 @@ struct OrderBroken {
 ///
 /// The first message of an operation to each rank is preceded by a Stamp, and where ranks share
 /// memory each shows its latest stamps to all. So a rank reads the stamps of those on whose data it
-/// waits, and nobody waits for a stamp alone.
+/// waits. It waits for a stamp alone only before it would overwrite one of its own that it has not
+/// compared: a stamp that is gone was compared by the rank that showed it.
 ///
 /// No rank passes on data of a rank whose stamp differs, so whoever ends an operation has a result
 /// of ranks that agree: a receive is ready once its sender's stamp has been compared, and a send
@@ -78,7 +79,13 @@ class OrderedCommunicator final : public Communicator {
                       std::shared_ptr<SharedWindow> board, std::vector<int> sharers);
   ~OrderedCommunicator() override;
 
-  /// From now on messages belong to this operation. `place`: see Stamp.
+  /// Awaitable: this rank may begin an operation, and leave after it.
+  struct Room {
+    OrderedCommunicator& communicator;
+    bool ready() { return communicator.has_room(); }
+  };
+  Room room() { return {*this}; }
+  /// Then: from now on messages belong to this operation. `place`: see Stamp.
   void begin(const Request& request, std::uint64_t place = Stamp::kNowhere);
   /// This rank runs no more operations. Tells all others.
   void leave();
@@ -155,6 +162,7 @@ class OrderedCommunicator final : public Communicator {
   void tell(int rank);
   Transfer receive_stamp(int rank);
   void listen_to(int rank);
+  bool has_room();
   bool compare();
   bool hear(int rank);
   bool hear_sharers();
@@ -171,8 +179,8 @@ class OrderedCommunicator final : public Communicator {
   Slot* slots(std::size_t sharer) const;
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
 
-  // Of the latest operations. An algorithm in shared memory begins once all ranks have ended the
-  // one before, so a rank that runs only those is at most one ahead of another.
+  // Of the latest operations; one is for leave(). An algorithm in shared memory begins once all
+  // ranks have ended the one before, so only ranks that await nothing get farther ahead.
   static constexpr std::size_t kRemembered = 4;
 
   const std::unique_ptr<Communicator> inner_;  // the first member: transfers refer to it

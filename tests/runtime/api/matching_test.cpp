@@ -192,6 +192,57 @@ TEST_P(DisagreementTest, ADifferentOperation_GivesNoRankAResult) {
   }
 }
 
+// What a rank runs without others is compared all the same, and none of it takes the place of what
+// they run.
+TEST_P(DisagreementTest, ARankThatIsFarAhead_GivesNoRankAResult) {
+  const std::vector<Run> others{
+      [](ProcessSet& set) { sum(set, 16, DType::Float32, ReduceOp::Max); },
+      [](ProcessSet& set) { sum(set, 7, DType::Float32); },
+      [](ProcessSet& set) { sum(set, 16, DType::Int32); },
+      [](ProcessSet& set) {
+        Tensor tensor(16);
+        broadcast(tensor.view(), set.rank(), {.process_set = &set});
+        sum(set, 16, DType::Float32);
+      }};
+  for (const Run& other : others) {
+    for (const int odd : {0, size() - 1}) {
+      std::latch is_ahead(1);
+      run_by_order([&](Runtime& runtime, ProcessSet& set) {
+        expect_sum_works(set, "first");
+        if (runtime.rank() != odd) {
+          is_ahead.wait();
+          EXPECT_THROW(other(set), MismatchError);
+          return;
+        }
+        Tensor tensor(16);
+        tensor.fill([](std::size_t) { return 1.0; });
+        const TensorView none{tensor.view().data, DType::Float32, {0}, {}};
+        const AllreduceOptions options{.op = ReduceOp::Sum, .process_set = &set};
+        for (int more = 0; more < 5; ++more)
+          static_cast<void>(allreduce_async(none, none, options));
+        Handle last = allreduce_async(tensor.view(), tensor.view(), options);
+        {
+          const CountDown done(is_ahead);
+          EXPECT_FALSE(last.wait_for(20ms));  // as far ahead as it gets
+        }
+        EXPECT_THROW(last.wait(), MismatchError);
+      });
+    }
+  }
+}
+
+TEST_P(DisagreementTest, OperationsThatSendNothing) {
+  run_by_order([&](Runtime& runtime, ProcessSet& set) {
+    expect_sum_works(set, "first");
+    EXPECT_THROW(
+        {
+          sum(set, 0, runtime.rank() == 0 ? DType::Int32 : DType::Float32);
+          for (int more = 0; more < 5; ++more) sum(set, 8, DType::Float32);
+        },
+        MismatchError);
+  });
+}
+
 TEST_P(DisagreementTest, AnotherFactor) {
   expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Float64); },
                   [](ProcessSet& set) { sum(set, 8, DType::Float64, ReduceOp::Sum, 2.0); },
@@ -266,7 +317,7 @@ TEST_P(DisagreementTest, DataThatNobodyAwaited_AreNotTakenLater) {
       for (int more = 1; more <= 5; ++more) expect_broadcast(0, 2000.0 * more);
       for (int more = 0; more < 3; ++more) expect_sum_works(set, "more");
     });
-    expect_contains(text, "as operation 2 of the set, where rank");
+    expect_contains(text, " of the set, where rank");
   });
 }
 
