@@ -49,8 +49,9 @@ class [[nodiscard]] Handle {
   bool wait_for(std::chrono::nanoseconds duration);
 
   /// Has `notice` called once the operation has ended: at once, or by the thread that ends it, in
-  /// the middle of the set's progress. So it must be short, and must not wait or use the set. For
-  /// threads that leave the progress to others.
+  /// the middle of the set's progress. So it must be short, and must not wait or use the set; if it
+  /// throws there, the set ends on all ranks with a PeerLostError. For threads that leave the
+  /// progress to others.
   void notify(std::function<void()> notice) const;
 
   /// @return when the operation's data began to move; only once the handle is ready

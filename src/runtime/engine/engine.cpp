@@ -434,7 +434,9 @@ bool Engine::progress_step(int polls) {
   if (control_ == nullptr) return false;
   insight_->serve_requests();
   try {
-    return make_progress(Clock::now(), polls);
+    const bool has_progressed = make_progress(Clock::now(), polls);
+    if (notice_error_) std::rethrow_exception(std::exchange(notice_error_, nullptr));
+    return has_progressed;
   } catch (const OrderBroken& broken) {
     declare_lost(loss_of(broken));
   } catch (...) {  // batches call functions of the program, which may throw anything
@@ -582,11 +584,14 @@ void Engine::start(const Coordinator::Batch& batch) {
   Operations operations;
   const insight::Event::Time now = insight::time_of(Clock::now());
   for (const Coordinator::Batch::Item& item : batch.items) {
-    operations.push_back(item.use ? operations_.extract(*item.use).mapped()
+    operations.push_back(item.use ? operations_.at(*item.use)
                                   : executor_.make_stand_in(*item.request));
     note_agreed(*operations.back(), now, batch.last);
   }
   executor_.start(std::move(operations), batch.have_some_joined);
+  for (const Coordinator::Batch::Item& item : batch.items) {
+    if (item.use) operations_.erase(*item.use);
+  }
 }
 
 void Engine::report_stall(const Verdict::Stall& stall) const {
@@ -749,7 +754,13 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
     notices.swap(operation->notices);
   }
   waiters_.operation_is_done.notify_all();
-  for (const auto& notice : notices) notice();
+  for (const auto& notice : notices) {
+    try {
+      notice();
+    } catch (...) {  // what is being ended goes on
+      notice_error_ = std::current_exception();
+    }
+  }
   if (failure) {
     insight_->note(
         {std::move(*failure), loss_ ? world_rank(loss_->rank) : -1, operation->course.time});
@@ -786,6 +797,10 @@ void Engine::declare_lost(const ControlPlane::Loss& loss) {
   insight_->note({{loss.kind, what}, world_rank(loss.rank), insight::time_of(now)});
   end_stopped_batches(now);
   carry_out(control_->decide(now));
+  // A step that failed may not have carried out all that was decided.
+  for (const auto& [use, operation] : std::exchange(operations_, {})) {
+    complete(operation, loss_error(*operation, loss));
+  }
 }
 
 /// MPI and GPUs may still read the memory of these batches, so it leaks intentionally.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -365,6 +366,8 @@ class Engine {
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
       KOLO_GUARDED_BY(progress_mutex_);
   std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
+  // Thrown by a notice in this step.
+  std::exception_ptr notice_error_ KOLO_GUARDED_BY(progress_mutex_);
   // Something is in flight, or this rank wants to leave.
   bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
   Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);

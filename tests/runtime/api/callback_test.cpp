@@ -1,4 +1,6 @@
 // Functions of the program that run inside operations, and exceptions from them.
+#include <chrono>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +14,8 @@
 #include "runtime/values.hpp"
 
 namespace kolo::test::callback_test {
+
+using namespace std::chrono_literals;
 
 constexpr int kThrower = 1;
 constexpr const char* kText = "rank 1 failed: an exception that is no std::exception";
@@ -62,6 +66,60 @@ TEST(CallbackTest, Algorithm_MayThrowAnything) {
         [&] { allreduce(tensor.view(), tensor.view(), {.name = "x"}); });
     expect_contains(text, kText);
     expect_fails_without_waiting("later");
+  });
+}
+
+/// Submits operations whose notices throw on one rank.
+std::vector<Handle> submit_with_notices(Runtime& runtime, std::vector<Tensor>& tensors) {
+  std::vector<Handle> handles;
+  for (Tensor& tensor : tensors) {
+    const std::string name = "x" + std::to_string(handles.size());
+    handles.push_back(allreduce_async(tensor.view(), tensor.view(), {.name = name}));
+    if (runtime.rank() == kThrower) handles.back().notify([] { throw 42; });
+  }
+  return handles;
+}
+
+std::vector<Tensor> three_tensors() {
+  std::vector<Tensor> tensors;
+  while (tensors.size() < 3) tensors.emplace_back(3);
+  return tensors;
+}
+
+TEST(CallbackTest, ThrowingNotice_EndsTheSetAndEveryOperationOfItsBatch) {
+  std::latch is_submitted(1);
+  run_runtimes(2, [&](Runtime& runtime) {
+    expect_sum_works(runtime, "before");
+    std::vector<Tensor> tensors = three_tensors();
+    if (runtime.rank() != kThrower) is_submitted.wait();
+    std::vector<Handle> handles = submit_with_notices(runtime, tensors);
+    if (runtime.rank() == kThrower) is_submitted.count_down();
+    for (Handle& handle : handles) {
+      try {
+        EXPECT_TRUE(handle.wait_for(20s));
+      } catch (const PeerLostError& lost) {  // its batch came later
+        expect_contains(lost.what(), kText);
+      }
+    }
+    expect_fails_without_waiting("later");
+  });
+}
+
+TEST(CallbackTest, ThrowingNotice_EndsEveryOperationAfterALoss) {
+  std::latch is_submitted(1);
+  run_runtimes(2, [&](Runtime& runtime) {
+    expect_sum_works(runtime, "before");
+    if (runtime.rank() != kThrower) {
+      is_submitted.wait();
+      return runtime.fail("gives up");
+    }
+    std::vector<Tensor> tensors = three_tensors();
+    std::vector<Handle> handles = submit_with_notices(runtime, tensors);
+    is_submitted.count_down();
+    for (Handle& handle : handles) {
+      expect_contains(text_thrown_by<PeerLostError>([&] { EXPECT_TRUE(handle.wait_for(20s)); }),
+                      "rank 0 gives up");
+    }
   });
 }
 
