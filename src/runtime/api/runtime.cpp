@@ -235,23 +235,19 @@ class Runtime::Parts {
                         ". Call it with the same arguments on all members.");
   }
 
-  /// The value that `rank` sets. Throws PeerLostError if a member is lost, TimeoutError.
+  /// The value that `rank` sets. Throws PeerLostError if a member is lost, ShutdownError if one has
+  /// shut down, TimeoutError.
   std::string get(const Members& members, const std::string& key, int rank) {
     const auto& [ranks, store, deadline] = members;
     constexpr std::chrono::milliseconds kSlice{100};
     const std::string what =
         "add_process_set " + runtime::list_of_ranks(ranks) + " through a Store: ";
+    bool was_end_seen = false;
     for (;;) {
       if (std::optional<std::string> value = store.get(key, kSlice)) return *value;
-      if (const auto loss = world_engine()->loss();
-          loss && std::ranges::find(ranks, loss->rank) != ranks.end()) {
-        throw PeerLostError(what + "rank " + std::to_string(loss->rank) + " " + loss->how);
-      }
-      if (const auto gone = world_engine()->closed_by();
-          gone && std::ranges::find(ranks, *gone) != ranks.end()) {
-        throw ShutdownError(what + "rank " + std::to_string(*gone) +
-                            " shut Kolo down before all members had called it");
-      }
+      // What a member set before it ended is taken: look once more.
+      const std::exception_ptr end = end_of_a_member(ranks, what);
+      if (std::exchange(was_end_seen, end != nullptr) && end) std::rethrow_exception(end);
       if (deadline.has_passed()) {
         throw TimeoutError(
             what + "rank " + std::to_string(rank) + " did not set \"" + key +
@@ -260,6 +256,28 @@ class Runtime::Parts {
       }
       if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
     }
+  }
+
+  /// Null if all members may still come.
+  std::exception_ptr end_of_a_member(const std::vector<int>& ranks, const std::string& what) {
+    const std::shared_ptr<runtime::Engine> world = world_engine();
+    const auto is_member = [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); };
+    if (const auto loss = world->loss(); loss && is_member(loss->rank)) {
+      return to_exception(
+          {loss->kind, what + "rank " + std::to_string(loss->rank) + " " + loss->how});
+    }
+    for (const int rank : ranks) {
+      if (!world->has_ended(rank)) continue;
+      return to_exception(
+          {ErrorKind::Shutdown, what + "rank " + std::to_string(rank) +
+                                    " shut Kolo down before all members had called it"});
+    }
+    const std::vector<int> dead = world_->dead_peers();
+    if (const auto found = std::ranges::find_if(dead, is_member); found != dead.end()) {
+      return to_exception({ErrorKind::PeerLost,
+                           what + "rank " + std::to_string(*found) + " has ended its process"});
+    }
+    return nullptr;
   }
 
   using Sets = std::vector<std::shared_ptr<ProcessSet>>;

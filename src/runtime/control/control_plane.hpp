@@ -112,6 +112,13 @@ class ControlPlane {
   /// This rank has closed the set in an orderly way.
   void leave();
   bool has_left() const { return header_exchange_->has_left(communicator_->rank()); }
+  /// This rank is about to free the control plane.
+  void end() { header_exchange_->end(); }
+  /// Whether `rank` has closed the set, or ended in it after another rank has, as far as this rank
+  /// knows.
+  bool has_ended(int rank) const {
+    return header_exchange_->has_ended(rank) || coordinator_.closed_by() == rank;
+  }
   /// All ranks have left and, as of the last `receive`, no message of this rank is in flight:
   /// leaving is the last message that a rank sends, but for the news of a loss.
   bool have_all_left() const;

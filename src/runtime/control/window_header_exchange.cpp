@@ -38,6 +38,7 @@ struct alignas(64) WindowHeaderExchange::Cell {
   std::atomic<std::uint64_t> beats;
   alignas(64) std::atomic<std::uint64_t> wake_up_request;
   std::atomic<std::uint8_t> has_left;
+  std::atomic<std::uint8_t> has_ended;
   std::atomic<std::uint8_t> has_loss;  // stored after the loss, with release
   std::int32_t lost_rank;
   std::uint8_t lost_kind;  // ErrorKind
@@ -190,6 +191,14 @@ void WindowHeaderExchange::leave() {
 
 bool WindowHeaderExchange::has_left(int rank) {
   return cell(rank).has_left.load(std::memory_order_acquire) != 0;
+}
+
+void WindowHeaderExchange::end() {
+  cell(window_->rank()).has_ended.store(1, std::memory_order_relaxed);
+}
+
+bool WindowHeaderExchange::has_ended(int rank) {
+  return cell(rank).has_ended.load(std::memory_order_relaxed) != 0;
 }
 
 void WindowHeaderExchange::beat() {

@@ -33,6 +33,8 @@ class WindowHeaderExchange final : public HeaderExchange {
   std::optional<Loss> lost() override;
   void leave() override;
   bool has_left(int rank) override;
+  void end() override;
+  bool has_ended(int rank) override;
   std::uint64_t bytes_shown() const override { return bytes_shown_; }
   void beat() override;
   std::vector<int> silent_ranks() override;

@@ -729,6 +729,7 @@ void Engine::release(const std::string& why) {
   if (order_ != nullptr && !loss_) order_->end();
   serve_messages();  // the last ones
   messaging_ = nullptr;
+  control_->end();
   at_end_ = measure();
   meter_.set(at_end_.bytes);
   insight_->give_back(meter_);
@@ -845,12 +846,10 @@ std::optional<ControlPlane::Loss> Engine::loss() {
   return loss_;
 }
 
-std::optional<int> Engine::closed_by() {
-  if (!progress_mutex_.try_lock()) return std::nullopt;
+bool Engine::has_ended(int rank) {
+  if (!progress_mutex_.try_lock()) return false;
   const Lock lock(progress_mutex_, std::adopt_lock);
-  if (control_ == nullptr) return std::nullopt;
-  const std::optional<int> rank = control_->coordinator().closed_by();
-  return rank ? std::optional(world_rank(*rank)) : std::nullopt;
+  return control_ != nullptr ? control_->has_ended(rank) : rank == rank_;
 }
 
 bool Engine::is_lost() {

@@ -251,8 +251,9 @@ class Engine {
   void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
   /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
   std::optional<ControlPlane::Loss> loss();
-  /// The rank whose shutdown has closed the set. None during another thread's step.
-  std::optional<int> closed_by();
+  /// Whether a rank, of the set, has ended in it, as far as this rank knows. None during another
+  /// thread's step: ask again.
+  bool has_ended(int rank);
   /// Whether the loss of a rank has closed the set. Waits for another thread's step. Throws
   /// InvalidArgument inside a step of this engine.
   bool is_lost();

@@ -99,6 +99,9 @@ class HeaderExchange {
   /// This rank has closed the set in an orderly way: its end is not a loss.
   virtual void leave() = 0;
   virtual bool has_left(int rank) = 0;
+  /// This rank has ended. Ranks that share no memory do not hear of it.
+  virtual void end() {}
+  virtual bool has_ended(int) { return false; }
 
   /// Bytes of headers that this rank has shown or sent so far.
   virtual std::uint64_t bytes_shown() const = 0;

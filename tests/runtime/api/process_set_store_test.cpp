@@ -1,10 +1,13 @@
 // Process sets that their members make by themselves, through a store.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstddef>
+#include <latch>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -145,10 +148,7 @@ TEST(ProcessSetStoreErrorTest, AMemberThatDies_IsALoss) {
   run_with_death(
       {.size = 3}, 1, [](Runtime& runtime) { expect_sum_works(runtime, "x"); },
       [&](FakeWorld&) {
-        Runtime& runtime = Runtime::current();
-        // The world looks for losses while it waits for something.
-        EXPECT_THROW(barrier(), PeerLostError);
-        EXPECT_THROW(runtime.add_process_set({0, 1, 2}, store), PeerLostError);
+        EXPECT_THROW(Runtime::current().add_process_set({0, 1, 2}, store), PeerLostError);
       });
 }
 
@@ -165,3 +165,54 @@ TEST(ProcessSetStoreErrorTest, AMemberThatShutsDown_IsNamed) {
 }
 
 }  // namespace kolo::test::process_set_store_test
+// Another rank has closed the world before, so its agreement is over.
+TEST(ProcessSetStoreErrorTest, AMemberThatShutsDownLater_IsNamed) {
+  MemoryStore store;
+  Setting setting{.size = 3};
+  setting.config.timeout = 10s;
+  std::latch is_closed(1);
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 2) {
+      const CountDown done(is_closed);
+      return runtime.shutdown();
+    }
+    is_closed.wait();
+    if (runtime.rank() == 1) return;
+    expect_contains(text_thrown_by<ShutdownError>([&] { runtime.add_process_set({0, 1}, store); }),
+                    "{0, 1} through a Store: rank 1 shut Kolo down");
+  });
+}
+
+TEST(ProcessSetStoreErrorTest, AThreadThatShutsDown_EndsTheWait) {
+  /// Knows when someone waits.
+  class WatchedStore final : public Store {
+   public:
+    void set(const std::string& key, const std::string& value) override { store_.set(key, value); }
+    std::optional<std::string> get(const std::string& key,
+                                   std::chrono::milliseconds timeout) override {
+      is_asked.test_and_set();
+      is_asked.notify_all();
+      return store_.get(key, timeout);
+    }
+    std::atomic_flag is_asked;
+
+   private:
+    MemoryStore store_;
+  };
+  Setting setting{.size = 2};
+  setting.config.timeout = 10s;
+  std::latch is_shut_down(1);
+  run_runtimes(setting, [&](Runtime& runtime) {
+    if (runtime.rank() == 1) return is_shut_down.wait();
+    WatchedStore store;
+    std::thread other([&] {
+      const CountDown done(is_shut_down);
+      store.is_asked.wait(false);
+      runtime.shutdown();
+    });
+    expect_contains(text_thrown_by<ShutdownError>([&] { runtime.add_process_set({0, 1}, store); }),
+                    "rank 0 shut Kolo down before all members had called it");
+    other.join();
+  });
+}
+
