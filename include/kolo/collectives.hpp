@@ -36,11 +36,12 @@
 /// What an operation writes may overlap nothing else that it uses, but for what each call allows
 /// (all-reduce: the output may be the input); otherwise all ranks throw InvalidArgument.
 ///
-/// Errors at the call: InvalidArgument if an operation of that name is in flight on this rank or if
-/// the rank is not a member of the process set; ShutdownError after the Runtime has ended. Errors
-/// from the handle or the blocking call, raised on all ranks: InvalidArgument if the arguments of
-/// any rank are invalid, MismatchError if ranks disagree, TimeoutError if the deadline passed on
-/// any rank, PeerLostError, ShutdownError. After the first three the process set stays usable.
+/// Errors at the call: InvalidArgument if operations are matched by name and one of that name is in
+/// flight on this rank, or if the rank is not a member of the process set; ShutdownError after the
+/// Runtime has ended. Errors from the handle or the blocking call, raised on all ranks:
+/// InvalidArgument if the arguments of any rank are invalid, MismatchError if ranks disagree,
+/// TimeoutError if the deadline passed on any rank, PeerLostError, ShutdownError. After the first
+/// three the process set stays usable.
 ///
 /// After a PeerLostError, Kolo no longer writes to the operation's memory on this rank once the
 /// handle is ready, so the memory may be used again. Kolo cancels receives first; if a message has

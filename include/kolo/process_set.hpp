@@ -123,6 +123,7 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
   std::vector<int> ranks_;
   Matching matching_;
   std::shared_ptr<runtime::Engine> engine_;
+  std::atomic<bool> is_being_removed_{false};  // made through a Store: by one thread at a time
 };
 
 /// The process set that an option names, for functions that take one.

@@ -425,12 +425,17 @@ ProcessSet& Runtime::add_process_set(std::vector<int> ranks, Store& store, Match
 void Runtime::remove_process_set(ProcessSet& set) {
   parts_->require_outside_step(set, "remove_process_set()");
   if (set.number() < 0) {  // the other ranks do not know it
-    if (parts_->find_set(set.number()) != &set) {
+    if (parts_->find_set(set.number()) != &set || set.is_being_removed_.exchange(true)) {
       throw InvalidArgument("remove_process_set: process set " + set.name() +
                             " has been removed already");
     }
-    if (!set.engine()->is_lost()) {
-      runtime::run(runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &set}));
+    try {
+      if (!set.engine()->is_lost()) {
+        runtime::run(runtime::make_operation(Collective::RemoveProcessSet, {.process_set = &set}));
+      }
+    } catch (...) {
+      set.is_being_removed_ = false;
+      throw;
     }
     parts_->remove_set(set);
     return;

@@ -68,10 +68,12 @@ class WakeSignal {
 /// what is in flight.
 class TensorQueue {
  public:
-  explicit TensorQueue(std::string process_set) : process_set_(std::move(process_set)) {}
+  /// `is_matched_by_order`: names are for texts alone.
+  explicit TensorQueue(std::string process_set, bool is_matched_by_order = false)
+      : process_set_(std::move(process_set)), is_matched_by_order_(is_matched_by_order) {}
 
-  /// Throws InvalidArgument if an operation of that name is in flight, ShutdownError after
-  /// `stop`.
+  /// Throws InvalidArgument if operations are matched by name and one of that name is in flight,
+  /// ShutdownError after `stop`.
   void submit(std::shared_ptr<Operation> operation);
   /// Throws InvalidArgument if a join is in flight, ShutdownError after `stop`.
   void join(std::shared_ptr<Operation> operation);
@@ -105,6 +107,7 @@ class TensorQueue {
   std::string about(const std::string& what) const;
 
   const std::string process_set_;
+  const bool is_matched_by_order_;
   Mutex mutex_;
   Taken incoming_ KOLO_GUARDED_BY(mutex_);
   bool has_joined_ KOLO_GUARDED_BY(mutex_) = false;  // a join is in flight
@@ -198,8 +201,8 @@ class Engine {
     return heap != nullptr ? heap->allocate(bytes) : nullptr;
   }
 
-  /// Queues an operation. Throws InvalidArgument if one of that name is in flight, ShutdownError
-  /// after `end`. Any other problem is found later and becomes the operation's error.
+  /// Queues an operation. Throws as TensorQueue::submit() does. Any other problem is found later and
+  /// becomes the operation's error.
   void submit(std::shared_ptr<Operation> operation);
 
   /// Queues an operation and waits for it, without waking the progress thread. Throws as `submit`

@@ -152,6 +152,31 @@ TEST(ProcessSetStoreErrorTest, AMemberThatDies_IsALoss) {
       });
 }
 
+TEST(ProcessSetStoreErrorTest, TwoThreadsThatRemoveASet_RemoveItOnce) {
+  MemoryStore store;
+  run_runtimes({.size = 2}, [&](Runtime& runtime) {
+    for (const Matching matching : {Matching::ByName, Matching::ByOrder}) {
+      for (int round = 0; round < 10; ++round) {
+        ProcessSet& set = runtime.add_process_set({0, 1}, store, matching);
+        std::atomic<int> removals = 0;
+        const auto remove = [&] {
+          try {
+            runtime.remove_process_set(set);
+            ++removals;
+          } catch (const InvalidArgument& error) {
+            expect_contains(error.what(), "has been removed already");
+          }
+        };
+        std::thread other(remove);
+        remove();
+        other.join();
+        EXPECT_EQ(removals, 1);
+      }
+    }
+    expect_sum_works(runtime, "x");
+  });
+}
+
 TEST(ProcessSetStoreErrorTest, AMemberThatShutsDown_IsNamed) {
   MemoryStore store;
   run_runtimes({.size = 3}, [&](Runtime& runtime) {
@@ -164,7 +189,6 @@ TEST(ProcessSetStoreErrorTest, AMemberThatShutsDown_IsNamed) {
   });
 }
 
-}  // namespace kolo::test::process_set_store_test
 // Another rank has closed the world before, so its agreement is over.
 TEST(ProcessSetStoreErrorTest, AMemberThatShutsDownLater_IsNamed) {
   MemoryStore store;
@@ -216,3 +240,4 @@ TEST(ProcessSetStoreErrorTest, AThreadThatShutsDown_EndsTheWait) {
   });
 }
 
+}  // namespace kolo::test::process_set_store_test
