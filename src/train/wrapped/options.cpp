@@ -241,13 +241,35 @@ bool are_equal(const std::vector<double>& some, const std::vector<double>& other
   });
 }
 
-std::string text_of(const std::vector<double>& values) {
+/// Throws unless both sides still have the options of the last call, and equally many values of
+/// each: those of one side can then be written to the other.
+void require_same_fields(const std::vector<OptionField>& own,
+                         const std::vector<OptionField>& theirs,
+                         const std::vector<OptionField>& last, std::size_t group) {
+  const auto refuse = [&](const std::string& what) {
+    throw InvalidArgument("DistributedOptimizer: parameter group " + std::to_string(group) + " " +
+                          what);
+  };
+  for (std::size_t f = 0; f < last.size(); ++f) {
+    const std::string& name = last[f].name;
+    if (f >= own.size() || f >= theirs.size() || own[f].name != name || theirs[f].name != name) {
+      refuse("no longer has its option " + name + ", whose changes are followed. Keep it.");
+    }
+    if (own[f].values.size() == theirs[f].values.size()) continue;
+    refuse("has " + std::to_string(own[f].values.size()) + " values of option " + name +
+           " on it and " + std::to_string(theirs[f].values.size()) +
+           " on the wrapped optimizer: only their values can be followed. Set lists of the same "
+           "length on both.");
+  }
+}
+
+}  // namespace
+
+std::string text_of_values(const std::vector<double>& values) {
   std::ostringstream text;
   for (std::size_t i = 0; i < values.size(); ++i) text << (i > 0 ? ", " : "") << values[i];
   return text.str();
 }
-
-}  // namespace
 
 OptionSync::OptionSync(Groups& groups) {
   std::vector<Group> all;
@@ -338,15 +360,17 @@ void OptionSync::merge(Groups& ours, Groups& wrapped) {
     bool has_changed = false;
     const std::vector<OptionField> own = read_options(ours[i].options());
     const std::vector<OptionField> theirs = read_options(wrapped[i].options());
+    require_same_fields(own, theirs, last, i);
     for (std::size_t f = 0; f < last.size(); ++f) {
       const std::vector<double>& before = last[f].values;
       const bool own_changed = !are_equal(own[f].values, before);
       const bool theirs_changed = !are_equal(theirs[f].values, before);
       if (own_changed && theirs_changed && !are_equal(own[f].values, theirs[f].values)) {
-        throw InvalidArgument(
-            "DistributedOptimizer: option " + own[f].name + " of parameter group " +
-            std::to_string(i) + " was changed to " + text_of(own[f].values) + " on it and to " +
-            text_of(theirs[f].values) + " on the wrapped optimizer. Change it on one of the two.");
+        throw InvalidArgument("DistributedOptimizer: option " + own[f].name +
+                              " of parameter group " + std::to_string(i) + " was changed to " +
+                              text_of_values(own[f].values) + " on it and to " +
+                              text_of_values(theirs[f].values) +
+                              " on the wrapped optimizer. Change it on one of the two.");
       }
       if (own_changed) write_option(wrapped[i].options(), own[f].name, own[f].values);
       if (theirs_changed) write_option(ours[i].options(), own[f].name, theirs[f].values);

@@ -31,6 +31,9 @@ struct OptionField {
   std::vector<double> values;
 };
 
+/// "0.9, 0.999".
+std::string text_of_values(const std::vector<double>& values);
+
 /// Options of an optimizer that is not written in C++.
 struct NamedOptions final : torch::optim::OptimizerCloneableOptions<NamedOptions> {
   std::vector<OptionField> fields;
@@ -71,7 +74,7 @@ class OptionSync {
   void match_members(Groups& ours, Groups& wrapped);
 
   /// Matches members, then merges options. Throws InvalidArgument, naming the group and the field,
-  /// if both sides changed it to different values.
+  /// if both sides changed it to different values, or one to another number of values.
   void merge(Groups& ours, Groups& wrapped);
 
   const std::vector<Group>& groups() const { return last_; }

@@ -77,21 +77,25 @@ class AnyOptions : public torch::optim::OptimizerCloneableOptions<AnyOptions> {
     window = value.toInt();
     archive.read("betas", value);
     betas = value.to<std::tuple<double, double>>();
+    archive.read("milestones", value);
+    milestones = value.toDoubleVector();
   }
   void serialize(torch::serialize::OutputArchive& archive) const override {
     archive.write("decay", decay);
     archive.write("is_nesterov", is_nesterov);
     archive.write("window", window);
     archive.write("betas", c10::IValue(betas));
+    archive.write("milestones", c10::IValue(milestones));
   }
   bool operator==(const AnyOptions& other) const {
     return decay == other.decay && is_nesterov == other.is_nesterov && window == other.window &&
-           betas == other.betas;
+           betas == other.betas && milestones == other.milestones;
   }
   double decay = 0.5;
   bool is_nesterov = false;
   std::int64_t window = 3;
   std::tuple<double, double> betas{0.75, 0.875};
+  std::vector<double> milestones{10.0, 20.0};
 };
 
 class AnyOptimizer final : public Optimizer {
@@ -117,6 +121,7 @@ AnyOptions other_options() {
   options.is_nesterov = true;
   options.window = -7;
   options.betas = {0.0, 1.0};
+  options.milestones = {5.0, 15.0};
   return options;
 }
 
@@ -181,12 +186,34 @@ TEST_P(OptionSyncTest, EveryOption_IsRestoredFromCheckpoints) {
   const CommonFolder folder;
   Wrapped(GetParam(), Set::One).optimizer.save(folder.path());
   Wrapped after(GetParam(), Set::Other);
-  after.optimizer.load(folder.path());
+  after.optimizer.load(folder.path(), {.strict = false});  // which may switch off what is on
   expect_options(*after.inner, Set::One, Set::Other, "wrapped");
   expect_options(after.optimizer, Set::One, Set::Other, "wrapper");
 }
 
 class RefusedOptionsTest : public ShardedOptimizerTest {};
+
+TEST_F(RefusedOptionsTest, ListsOfAnotherLength_AreRefusedUntilBothHaveIt) {
+  Parameters parameters{torch::ones({2}).requires_grad_()};
+  AnyOptimizer inner({OptimizerParamGroup(parameters)}, AnyOptions());
+  DistributedOptimizer optimizer(inner, {{"first", parameters[0]}});
+  const auto milestones_of = [](Optimizer& side) -> std::vector<double>& {
+    return static_cast<AnyOptions&>(side.param_groups()[0].options()).milestones;
+  };
+  for (const std::vector<double>& other : {std::vector{1.0}, std::vector{1.0, 2.0, 3.0}}) {
+    for (Optimizer* const side : std::vector<Optimizer*>{&optimizer, &inner}) {
+      const std::vector<double> before = milestones_of(*side);
+      milestones_of(*side) = other;
+      expect_refused([&] { optimizer.step(); }, " values of option milestones on it and ");
+      milestones_of(*side) = before;
+    }
+    milestones_of(optimizer) = milestones_of(inner) = other;
+    optimizer.step();
+    milestones_of(inner)[0] = 7.0;
+    optimizer.step();
+    EXPECT_EQ(milestones_of(optimizer)[0], 7.0);
+  }
+}
 
 TEST_F(RefusedOptionsTest, OptionsThatCannotBeFollowed_AreRefused) {
   const at::Tensor parameter = torch::ones({2}).requires_grad_();
