@@ -251,7 +251,7 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
     """Its result is always the pair."""
     if not isinstance(splits, torch.Tensor):
-        splits = torch.tensor([] if splits is None else splits, dtype=torch.int32)
+        splits = torch.tensor([] if splits is None else splits, dtype=torch.int32, device="cpu")
     if splits.is_floating_point():
         raise InvalidArgument(f"alltoall: splits must be integers, but are {splits.dtype}.")
     return _add(_Alltoall(_start.alltoall_async(tensor, splits.tolist(),

@@ -37,6 +37,7 @@
 #include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/optimizer_checks.hpp"
 #include "train/optimizer/replica_check.hpp"
+#include "train/tensors/ordinary_tensors.hpp"
 #include "train/tensors/run_or_throw_on_all.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
@@ -195,6 +196,7 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       checkpoint_(context_, reducers_, option_sync_, parameters, buffers),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
+  const OrdinaryTensors ordinary;
   const bool is_alone = context_.set.size() == 1;
   reducers_.add_first(is_alone || problem.empty()
                           ? problem_with(*wrapped_, parameters, context_.options)
@@ -315,6 +317,7 @@ void TrainingEngine::add_new() {
 }
 
 void TrainingEngine::discard() {
+  const OrdinaryTensors ordinary;
   ++discards_;
   drop_gradients(/*adds_new=*/true);
 }
@@ -458,6 +461,7 @@ void TrainingEngine::set_hook(BucketHook hook) {
 // --- updates with reduced gradients, and skipped steps ---
 
 at::Tensor TrainingEngine::step(const LossClosure& closure) {
+  const OrdinaryTensors ordinary;
   guards_.require_untouched();
   merge_options();
   at::Tensor loss;
@@ -687,6 +691,7 @@ void TrainingEngine::reduce(bool is_discarded) {
 // --- joining ---
 
 int TrainingEngine::join() {
+  const OrdinaryTensors ordinary;
   require(Call::Join);
   if (context_.options.local_sgd.period > 0) {
     throw InvalidArgument(
@@ -815,6 +820,7 @@ void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions
 }
 
 Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
+  const OrdinaryTensors ordinary;
   require(Call::Load);
   add_new();
   merge_options();
