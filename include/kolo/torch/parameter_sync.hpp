@@ -27,7 +27,8 @@ namespace kolo {
 /// Copies the root's parameters and buffers to all ranks, in place.
 void broadcast_parameters(const torch::nn::Module& module, int root,
                           ProcessSet* process_set = nullptr);
-/// Copies the root's tensors, matched by name, to all ranks; the names must be equal on all.
+/// Copies the root's tensors, matched by name, to all ranks; the names must be equal on all. For
+/// buffers alone, which drift apart while ranks train: model->named_buffers().pairs().
 void broadcast_parameters(const std::vector<std::pair<std::string, at::Tensor>>& named, int root,
                           ProcessSet* process_set = nullptr);
 /// Copies the root's tensors, matched by order, to all ranks.
