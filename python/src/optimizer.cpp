@@ -26,15 +26,14 @@ using train::TrainingEngine;
 /// kolo::DistributedOptimizer over an optimizer of Python.
 class OptimizerBinding {
  public:
-  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-  OptimizerBinding(const py::object& optimizer, const NamedTensors& parameters,
-                   const NamedTensors& buffers, const DistributedOptimizerOptions& options) {
+  OptimizerBinding(const py::object& optimizer, const DistributedOptimizerOptions& options) {
     auto python = std::make_unique<PythonOptimizer>(optimizer);
     python_ = python.get();
     const py::gil_scoped_release without_lock;
-    engine_.emplace(std::move(python), python_->groups(), parameters, buffers, options, "");
+    engine_.emplace(
+        std::move(python), python_->groups(), [this] { return python_->model(); }, options, "");
   }
+  OptimizerBinding(const OptimizerBinding&) = delete;  // the engine refers to it
 
   /// Calls `work` with the engine, without the lock of the interpreter.
   template <class Work>
@@ -115,9 +114,15 @@ void bind_optimizer_options(py::module_& module) {
 py::dict to_dict(const Loaded& loaded) {
   using py::arg;
   return py::dict(arg("path") = loaded.path.string(), arg("steps") = loaded.steps,
-                  arg("extras") = loaded.extras, arg("loaded") = loaded.loaded,
-                  arg("converted") = loaded.converted, arg("left_out") = loaded.left_out,
-                  arg("unused") = loaded.unused);
+                  arg("extras") = loaded.extras, arg("optimizer") = loaded.optimizer,
+                  arg("loaded") = loaded.loaded, arg("converted") = loaded.converted,
+                  arg("left_out") = loaded.left_out, arg("unused") = loaded.unused,
+                  arg("replaced") = loaded.replaced);
+}
+
+py::dict to_dict(const Saved& saved) {
+  using py::arg;
+  return py::dict(arg("path") = saved.path.string(), arg("saved") = saved.saved);
 }
 
 py::dict to_dict(const DistributedOptimizer::ParameterState& state) {
@@ -135,8 +140,7 @@ void bind_optimizer(py::module_& module) {
   using Extras = std::map<std::string, std::string>;
   using Holder = std::unique_ptr<OptimizerBinding, DestroyWithoutLock<OptimizerBinding>>;
   py::class_<OptimizerBinding, Holder>(module, "DistributedOptimizer")
-      .def(py::init<const py::object&, const OptimizerBinding::NamedTensors&,
-                    const OptimizerBinding::NamedTensors&, const DistributedOptimizerOptions&>())
+      .def(py::init<const py::object&, const DistributedOptimizerOptions&>())
       .def("backward", call(&TrainingEngine::backward))
       .def("synchronize", call(&TrainingEngine::synchronize))
       .def("discard", call(&TrainingEngine::discard))
@@ -177,9 +181,9 @@ void bind_optimizer(py::module_& module) {
            [](OptimizerBinding& self, const std::string& folder, int keep_last,
               const Extras& extras) {
              self.follow_options();
-             self.run([&](TrainingEngine& engine) {
-               engine.save(folder, {.keep_last = keep_last, .extras = extras});
-             });
+             return to_dict(self.run([&](TrainingEngine& engine) {
+               return engine.save(folder, {.keep_last = keep_last, .extras = extras});
+             }));
            })
       .def("load",
            [](OptimizerBinding& self, const std::string& path, bool strict, bool optimizer_state,

@@ -197,6 +197,14 @@ void PythonOptimizer::push() {
   }
 }
 
+train::NamedModel PythonOptimizer::model() const {
+  using Named = train::TrainingContext::NamedTensors;
+  const py::gil_scoped_acquire lock;
+  const py::object optimizer = self();
+  return {optimizer.attr("_named_parameters")().cast<Named>(),
+          optimizer.attr("_named_buffers")().cast<Named>()};
+}
+
 std::string PythonOptimizer::problem(const DistributedOptimizerOptions& options) const {
   if (class_name_ == "torch.optim.lbfgs.LBFGS") {
     return "LBFGS evaluates its closure several times a step and chooses by this rank's loss, so "

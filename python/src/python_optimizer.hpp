@@ -9,6 +9,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings.hpp"
+#include "train/optimizer/training_checkpoint.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 #include "train/wrapped/options.hpp"
 
@@ -34,6 +35,9 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   /// zeros, since they may differ between ranks: programs for Horovod broadcast them after a first
   /// step.
   void follow_options() { follows_options_ = true; }
+
+  /// The parameters and buffers of the program's model as they are now. Takes the lock.
+  train::NamedModel model() const;
 
   std::string class_name() const override { return class_name_; }
   std::string problem(const DistributedOptimizerOptions& options) const override;

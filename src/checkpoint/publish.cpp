@@ -71,11 +71,12 @@ bool Draft::publish(const std::filesystem::path& name) {
   return true;
 }
 
-void Draft::publish_as_next_checkpoint() {
+std::string Draft::publish_as_next_checkpoint() {
   sync_folder(path_);
   for (;;) {
     const std::vector<std::int64_t> numbers = list_checkpoints(folder_);
-    if (publish(checkpoint_name(numbers.empty() ? 1 : numbers.back() + 1))) return;
+    const std::filesystem::path name = checkpoint_name(numbers.empty() ? 1 : numbers.back() + 1);
+    if (publish(name)) return name.string();
     // Another program has just published a checkpoint of this number.
   }
 }

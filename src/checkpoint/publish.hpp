@@ -34,8 +34,8 @@ class Draft {
   /// file of that name is replaced. The contents must be on the disk; the name is when this
   /// returns. Throws if another program has removed the draft.
   bool publish(const std::filesystem::path& name);
-  /// Gives a folder the name of the next checkpoint.
-  void publish_as_next_checkpoint();
+  /// Gives a folder the name of the next checkpoint, which it returns.
+  std::string publish_as_next_checkpoint();
 
  private:
   std::filesystem::path folder_;

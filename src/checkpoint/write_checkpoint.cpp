@@ -133,7 +133,8 @@ class NewCheckpoint {
   /// The hidden name of its folder.
   std::string name() const { return draft_->path().filename().string(); }
 
-  void publish(const CheckpointIndex& index) {
+  /// Returns the name that it gets.
+  std::string publish(const CheckpointIndex& index) {
     for (const CheckpointIndex::File& file : index.files) require_there(file);
     const std::string text = encode_index(index);
     if (static_cast<std::int64_t>(text.size()) > kMaxIndexBytes) {
@@ -143,7 +144,7 @@ class NewCheckpoint {
     FileWriter file(draft_->path() / kIndexName, static_cast<std::int64_t>(text.size()));
     file.append(text.data(), text.size());
     file.sync();
-    draft_->publish_as_next_checkpoint();
+    return draft_->publish_as_next_checkpoint();
   }
 
  private:
@@ -213,9 +214,11 @@ std::string shard_name(int rank) {
 
 }  // namespace
 
-void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
-                      const nlohmann::json& details, int keep_last, const Ranks& ranks,
-                      const RequireLoadable& require_loadable) {
+std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
+                                       const std::vector<TensorSlice>& own,
+                                       const nlohmann::json& details, int keep_last,
+                                       const Ranks& ranks,
+                                       const RequireLoadable& require_loadable) {
   const std::string what = "saving a checkpoint into '" + folder.string() + "'";
   std::optional<ShardFile> shard;
   std::optional<NewCheckpoint> created;  // on the first rank
@@ -238,18 +241,20 @@ void write_checkpoint(const std::filesystem::path& folder, const std::vector<Ten
   const CheckpointIndex index = whole_index(parts);
   if (require_loadable) ranks.run(".check", what, [&] { require_loadable(index, place); });
 
-  ranks.run(".publish", what, [&] {
-    if (!created) return;
-    created->publish(index);
+  const std::vector<std::string> names = ranks.run(".publish", what, [&] {
+    if (!created) return std::string();
+    std::string name = created->publish(index);
     if (keep_last > 0) retire_checkpoints(folder, keep_last);
+    return name;
   });
-  if (keep_last == 0) return;
+  if (keep_last == 0) return folder / names[0];
   // Freeing a large file takes time, so every rank removes one, and then the first rank all others.
   ranks.run(".remove", what, [&] { remove_retired(folder, shard_name(ranks.rank())); });
   ranks.run(".clean", what, [&] {
     if (created) remove_leftovers(folder);
     created.reset();  // releases the folder's lock before any rank returns
   });
+  return folder / names[0];
 }
 
 }  // namespace kolo::checkpoints

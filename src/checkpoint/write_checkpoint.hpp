@@ -47,14 +47,16 @@ using RequireLoadable =
 /// rank's value is kept.
 ///
 /// Every rank calls `require_loadable`, if there is one, before the checkpoint gets its name: what
-/// cannot be loaded is not published.
+/// cannot be loaded is not published. Returns that name, on all ranks.
 ///
 /// Throws on all ranks, naming rank, tensor or file, and cause: InvalidArgument for slices that
 /// overlap, leave gaps or do not fit their tensor and for details that JSON cannot hold,
 /// MismatchError if ranks disagree about folder, keep_last, dtypes or shapes, BackendError if files
 /// cannot be created or written; the errors of all collectives and of `require_loadable`.
-void write_checkpoint(const std::filesystem::path& folder, const std::vector<TensorSlice>& own,
-                      const nlohmann::json& details, int keep_last, const Ranks& ranks,
-                      const RequireLoadable& require_loadable = {});
+std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
+                                       const std::vector<TensorSlice>& own,
+                                       const nlohmann::json& details, int keep_last,
+                                       const Ranks& ranks,
+                                       const RequireLoadable& require_loadable = {});
 
 }  // namespace kolo::checkpoints

@@ -39,6 +39,7 @@ if(TARGET kolo)
     LIBRARIES kolo_extras)
   kolo_add_mpi_test(train_test
     SOURCES
+      train/checkpoint/changed_programs_test.cpp
       train/checkpoint/checkpoint_damage.cpp
       train/checkpoint/checkpoint_files_test.cpp
       train/checkpoint/damaged_training_test.cpp

@@ -24,12 +24,22 @@ struct SaveOptions {
   std::map<std::string, std::string> extras{};  ///< anything else in UTF-8, such as the epoch
 };
 
+/// What DistributedOptimizer::save has written.
+struct Saved {
+  std::filesystem::path path;        ///< the checkpoint
+  std::vector<std::string> saved{};  ///< the parameters and buffers in it
+};
+
 /// What DistributedOptimizer::load reads; the same on all ranks.
 struct LoadOptions {
   /// Requires the checkpoint or file to hold exactly the parameters and buffers of the model, and
-  /// state of no parameter that is in no group of the optimizer; groups may hold frozen ones.
+  /// state of no parameter that is in no group of the optimizer; groups may hold frozen ones. With
+  /// the optimizer's state, also the same class of optimizer, the same parameters together in a
+  /// group, and options that are 0 where the program's are, but for the learning rate: momentum or
+  /// weight_decay, which the program has switched on and the one that saved had not.
   /// Otherwise load() takes those that have the same name and shape in both, at least one; between
-  /// floating-point types, and between complex ones, it converts: for fine-tuning.
+  /// floating-point types, and between complex ones, it converts: for fine-tuning. Groups whose
+  /// parameters were in several keep the program's options.
   bool strict = true;
   bool optimizer_state = true;   ///< and options; false: only parameters and buffers
   bool random_state = true;      ///< CPU and device generators of the ranks in the checkpoint
@@ -46,12 +56,17 @@ struct Loaded {
   std::filesystem::path path;                   ///< the checkpoint, the file, or the index of files
   std::int64_t steps = 0;                       ///< steps taken when it was saved
   std::map<std::string, std::string> extras{};  ///< as given to save()
+  std::string optimizer{};                      ///< the class of the one that was saved
   std::vector<std::string> loaded{};     ///< the model's parameters and buffers that it has set
   std::vector<std::string> converted{};  ///< those of them that had another dtype there
-  std::vector<std::string> left_out{};   ///< the model's parameters and buffers that it has not
+  /// The model's parameters and buffers that it has not set; those that another optimizer gathers
+  /// on use are set by that one's load().
+  std::vector<std::string> left_out{};
   /// Tensors there that the program has no place for: of the model, and of the state of
   /// parameters that are in no group of the optimizer, such as "optimizer.exp_avg.fc.weight".
   std::vector<std::string> unused{};
+  /// The options that it has changed, such as "lr of parameter group 0: 0.1, now 0.05".
+  std::vector<std::string> replaced{};
 };
 
 /// Whether `path` is a file, or a folder that is or has a checkpoint of DistributedOptimizer::save.

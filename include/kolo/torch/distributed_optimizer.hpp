@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@
 #include "kolo/torch/training_report.hpp"
 
 namespace kolo::train {
+struct NamedModel;
 class TrainingEngine;
 }  // namespace kolo::train
 
@@ -28,6 +30,23 @@ class TrainingEngine;
 namespace kolo {
 
 class GradScaler;
+
+/// The module that an optimizer trains; or several by name, whose parameters are then called as
+/// "actor.fc.weight":
+///
+///   kolo::DistributedOptimizer optimizer(adam, {{"actor", *actor}, {"critic", *critic}});
+class NamedModules {
+ public:
+  using Named = std::pair<std::string, std::reference_wrapper<const torch::nn::Module>>;
+
+  NamedModules(const torch::nn::Module& module)  // NOLINT(google-explicit-constructor): alone
+      : modules_{{"", module}} {}
+  NamedModules(std::initializer_list<Named> modules) : modules_(modules) {}
+  const std::vector<Named>& modules() const { return modules_; }
+
+ private:
+  std::vector<Named> modules_;
+};
 
 /// Data-parallel training: wraps an optimizer and reduces the gradients of its parameters over all
 /// ranks while backward() still runs.
@@ -81,7 +100,7 @@ class GradScaler;
 /// All ranks of the set must use it alike: each calls step() equally often, whether or not its loss
 /// depends on any parameter, and steps several optimizers in the same order. If shard = Full
 /// gathers parameters, all ranks must also use them in the same order. A parameter may belong to
-/// only one DistributedOptimizer at a time. The model, and an optimizer that it refers to, must
+/// only one DistributedOptimizer at a time. Modules, and an optimizer that it refers to, must
 /// outlive it; parameters must not be replaced or moved to another dtype or device. Not
 /// thread-safe. Errors of reductions (kolo/collectives.hpp) are thrown by backward(), step(),
 /// synchronize() and zero_grad(). It may be destroyed after the Runtime, but used only before,
@@ -93,8 +112,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
   /// Wraps an optimizer. Collective over the set, and blocking.
   /// @param optimizer steps the parameters; must outlive this
-  /// @param model supplies the parameters' names, and buffers for save() and load(); parameters
-  ///   that are not in the model are numbered
+  /// @param model a module, or several by name: supply the parameters' names, and what save() and
+  ///   load() take, as they are then. In errors, parameters that are in none are numbered
   /// @param options the same on all ranks
   /// @throws InvalidArgument on all ranks if, on any rank, an option is out of range, two names are
   ///   equal, parameters are not dense floating tensors on one device, the CPU or a CUDA device, or
@@ -102,17 +121,17 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   closure several times per step (LBFGS)
   /// @throws MismatchError on all ranks if options, also of parameter groups, or names, dtypes,
   ///   shapes, groups or device of parameters differ between ranks
-  DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& model,
+  DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedModules& model,
                        Options options = {});
-  /// Wraps an optimizer with parameters of these names instead of a model, and without buffers.
+  /// Wraps an optimizer with parameters of these names instead of a model. It saves no buffers.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
                        Options options = {});
   /// Wraps an optimizer and takes ownership of it.
   /// @throws InvalidArgument if `optimizer` is null
   DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
-                       const torch::nn::Module& model, Options options = {});
+                       const NamedModules& model, Options options = {});
   template <std::derived_from<torch::optim::Optimizer> Wrapped>
-  DistributedOptimizer(Wrapped&& optimizer, const torch::nn::Module& model, Options options = {})
+  DistributedOptimizer(Wrapped&& optimizer, const NamedModules& model, Options options = {})
       : DistributedOptimizer(std::make_unique<Wrapped>(std::move(optimizer)), model,
                              std::move(options)) {}
   ~DistributedOptimizer() override;
@@ -285,8 +304,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @throws InvalidArgument if the optimizer is sharded, or while gradients are being reduced
   void register_bucket_hook(BucketHook hook);
 
-  /// Writes a checkpoint: parameters and buffers of the model, the optimizer's state and options,
-  /// the states of random number generators, and what `options` adds. Collective and blocking.
+  /// Writes a checkpoint: parameters and buffers of the model as it is now, the optimizer's state
+  /// and options, the states of random number generators, and what `options` adds. Collective and
+  /// blocking.
   /// Every rank writes its share straight from CPU memory; only the state of optimizer classes that
   /// LibTorch does not know is copied first. Buffers are those of the set's first rank. Gradients
   /// are not saved, even in the middle of accumulation. With local_sgd, between averages, it
@@ -297,12 +317,15 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// checkpoints intact. The umask determines who may read the files. If another program saves to
   /// or loads from `folder`, save() waits for it, at most half of KOLO_TIMEOUT.
   /// @param folder the parent of the checkpoints' folders; all ranks must see it under this name
+  /// @return the checkpoint, and the names of the parameters and buffers in it
   /// @throws BackendError on all ranks, naming rank, file and cause, if a file cannot be written or
   ///   the other program does not finish in time
-  /// @throws InvalidArgument on all ranks for state of a class without serialize(), state that
-  ///   load() would refuse, and names that are not UTF-8
-  /// @throws MismatchError on all ranks if the last step, or the options now, differ between ranks
-  void save(const std::filesystem::path& folder, const SaveOptions& options = {});
+  /// @throws InvalidArgument on all ranks for parameters of the optimizer that are in no module,
+  ///   state of a class without serialize(), state that load() would refuse, and names that are not
+  ///   UTF-8
+  /// @throws MismatchError on all ranks if the last step, the options now, or `options` differ
+  ///   between ranks
+  Saved save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
   /// Resumes from a checkpoint of any world size and shard mode, between steps. Collective and
   /// blocking. Checks names, shapes, dtypes, options and checksums before it changes anything.
@@ -311,7 +334,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   ///   buffers: a safetensors file, a folder of Hugging Face with model.safetensors or
   ///   model.safetensors.index.json, or a file that torch::save wrote of the model. LibTorch reads
   ///   the latter, and trusts it
-  /// @return which checkpoint it loaded, its number of steps and extras, and which tensors it took
+  /// @return which checkpoint it loaded, its number of steps and extras, which tensors it took, and
+  ///   which options it changed: all are those of the checkpoint then
   /// @throws MismatchError on all ranks if they give different options, or see different things
   ///   under the path
   /// @throws InvalidArgument on all ranks, naming file and tensor, if something is missing, damaged
@@ -352,8 +376,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
  private:
   /// `problem` with the model is an error if there are several ranks.
-  DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& names,
-                       const NamedParameters& buffers, Options options, const std::string& problem);
+  DistributedOptimizer(torch::optim::Optimizer& optimizer, std::function<train::NamedModel()> model,
+                       Options options, const std::string& problem);
 
   torch::optim::Optimizer& wrapped_;
   friend class GradScaler;  // acts between backward() and step()

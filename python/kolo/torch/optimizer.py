@@ -35,7 +35,7 @@ class _Distributed:
     """Stands before the class of the wrapped optimizer, whose groups, state and methods it shares.
     The class that both make has its name, so that schedulers take it for one."""
 
-    def _start(self, wrapped, names, buffers, process_set, options):
+    def _start(self, wrapped, names, named, model, process_set, options):
         self._wrapped_optimizer = wrapped
         for other in list(_live):
             theirs = other._trained()
@@ -44,20 +44,32 @@ class _Distributed:
                 _live.remove(other)
                 other._engine = _Replaced(names[shared])
         _live.add(self)
+        self._given_names = named
+        self._trained_model = model
         self._process_set = process_set
         self._is_synchronized = False
         self._skips_synchronize = False
         self._engine = None
         if process_set.included():
             options.process_set = _number_of(process_set)
-            named = [(name, parameter) for parameter, name in names.items()]
-            self._engine = _kolo.DistributedOptimizer(self, named, buffers, options)
+            self._engine = _kolo.DistributedOptimizer(self, options)
 
     def _trained(self):
         return dict.fromkeys(parameter for group in self.param_groups
                              for parameter in group["params"] if parameter.requires_grad)
 
     # --- what C++ calls ---
+
+    def _named_parameters(self):  # as they are now
+        if self._given_names is not None:
+            return self._given_names
+        if self._trained_model is not None:
+            return list(self._trained_model.named_parameters())
+        return [(name, parameter)
+                for parameter, name in _names_of(self.param_groups, None).items()]
+
+    def _named_buffers(self):
+        return [] if self._trained_model is None else list(self._trained_model.named_buffers())
 
     def _step_wrapped(self):
         if isinstance(self, torch.optim.SparseAdam):  # with sparse_as_dense; it takes no others
@@ -179,15 +191,18 @@ class _Distributed:
 
     def save(self, folder, keep_last=1, extras=None):
         """Writes a checkpoint: parameters, buffers, state and options of the optimizer, and the
-        states of random number generators. Programs in C++ load it, too. Collective.
+        states of random number generators. Programs in C++ load it, too. Collective. Returns a
+        dictionary: path, and the names of the saved parameters and buffers.
 
-        `keep_last`: keeps this many of the newest; 0: all. `extras`: a dictionary of strings."""
-        self._require_engine().save(os.fspath(folder), keep_last, extras or {})
+        `keep_last`: keeps this many of the newest; 0: all. `extras`: a dictionary of strings, the
+        same on all ranks."""
+        return self._require_engine().save(os.fspath(folder), keep_last, extras or {})
 
     def load(self, path, strict=True, optimizer_state=True, random_state=True):
         """Resumes from a checkpoint of any number of ranks, any shard mode and either language, or
         loads parameters from a file of safetensors. Collective. Returns a dictionary: path, steps,
-        extras, and which tensors it took."""
+        extras, which tensors it took, and which options it replaced. `strict` also asks for the
+        class of the optimizer, and for the groups, that were saved."""
         return self._require_engine().load(os.fspath(path), strict, optimizer_state, random_state)
 
     def save_full_state(self, file, root=0):
@@ -289,7 +304,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     groups: lists of parameters that are reduced together, or how many equal ones there are.
     sparse_as_dense: makes sparse gradients dense.
     process_set: reduces over its ranks only. On other ranks the optimizer steps alone.
-    model: supplies names, instead of named_parameters, and the buffers that save() writes.
+    model: supplies names, instead of named_parameters, and buffers, as they are when save() writes
+        them.
     shard: "optimizer", "gradients" or "full": what is sharded over the ranks instead of replicated,
         as ZeRO-1, -2 and -3; the optimizer must step each element by itself, as Adafactor, Muon,
         LARS and LAMB do not. Default: the setting KOLO_SHARD.
@@ -326,9 +342,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     # Not what a scheduler has put in place of step(), which would step the wrapped optimizer.
     wrapped.__dict__.update((name, value) for name, value in vars(optimizer).items()
                             if name != "step")
-    if named_parameters is None and model is not None:
-        named_parameters = model.named_parameters()
-    names = _names_of(wrapped.param_groups, named_parameters)
+    named = None if named_parameters is None else list(named_parameters)
+    names = _names_of(wrapped.param_groups,
+                      model.named_parameters() if named is None and model is not None else named)
 
     options = _kolo.DistributedOptimizerOptions()
     for name, value in {
@@ -344,6 +360,5 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         except TypeError:
             raise TypeError(f"{name} is {value!r}, of a type that it cannot have; see "
                             "help(hvd.DistributedOptimizer).") from None
-    buffers = [] if model is None else list(model.named_buffers())
-    wrapped._start(optimizer, names, buffers, process_set, options)
+    wrapped._start(optimizer, names, named, model, process_set, options)
     return wrapped

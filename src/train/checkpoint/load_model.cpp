@@ -191,13 +191,13 @@ Plan plan(const ModelFile& file, const ModelView& model, bool strict, const std:
       if (fits && taken.empty()) taken = name;
     }
     const std::string& name = target.names.front();
-    if (taken.empty()) {
-      if (strict) {
-        throw InvalidArgument(what + " has no '" + name + "', which is " +
-                              c10::toString(target.own.scalar_type()) + " " +
-                              c10::str(target.own.sizes()) +
-                              " in the program. Load with strict = false to leave it out.");
-      }
+    if (taken.empty() && strict) {
+      throw InvalidArgument(what + " has no '" + name + "', which is " +
+                            c10::toString(target.own.scalar_type()) + " " +
+                            c10::str(target.own.sizes()) +
+                            " in the program. Load with strict = false to leave it out.");
+    }
+    if (taken.empty() || !model.sets(name, target.own)) {
       plan.found.left_out.push_back(name);
       continue;
     }
@@ -262,7 +262,11 @@ std::vector<Read> reads_of(const ModelView& model, const SavedTraining& saved, b
     if (source) reads.push_back({source->key, begin, target.detach(), source->dtype});
   };
   for_each_tensor(model, [&](const std::string& name, const at::Tensor& tensor) {
-    if (!is_fully_sharded(tensor)) add(name, tensor, 0, tensor);
+    if (!is_fully_sharded(tensor)) {
+      add(name, tensor, 0, tensor);
+    } else if (has_one_copy(tensor) && !model.shared.contains(name) && model.sets_shared_copies) {
+      add(name, tensor, 0, tensor.variable_data());  // another optimizer steps it
+    }
   });
   for (const auto& [name, parameter, elements, begin] : model.shares) {
     add(name, parameter, begin, elements);
@@ -289,13 +293,18 @@ void verify(const checkpoints::Checkpoint& checkpoint, const Read& read) {
 }
 
 Loaded match_model(const ModelView& model, const SavedTraining& saved, bool strict) {
-  Loaded found{.path = saved.path, .steps = saved.details.steps, .extras = saved.details.extras};
+  Loaded found{.path = saved.path,
+               .steps = saved.details.steps,
+               .extras = saved.details.extras,
+               .optimizer = saved.details.optimizer};
   std::unordered_set<std::string> known;
   for_each_tensor(model, [&](const std::string& name, const at::Tensor& tensor) {
     const auto source = find_source(saved, name, tensor, strict);
-    (source ? found.loaded : found.left_out).push_back(name);
+    const bool is_set = source && model.sets(name, tensor);
+    (is_set ? found.loaded : found.left_out).push_back(name);
     if (!source) return;
     known.insert(source->key);
+    if (!is_set) return;
     if (source->dtype != dtype_of(tensor)) found.converted.push_back(name);
   });
   const std::string prefix = model_key("");

@@ -34,7 +34,7 @@ struct ShardedTensor {
 
 void add_gathered_parameters(const TrainingView& view, std::vector<ShardedTensor>& tensors) {
   for (const auto& [name, parameter] : view.model.parameters) {
-    if (!view.gathers(name, parameter)) continue;
+    if (!view.model.gathers(name, parameter)) continue;
     const TensorView memory = extent_of(parameter, name);
     ShardedTensor& tensor = tensors.emplace_back();
     tensor.entry = {name, memory.dtype, memory.shape};
@@ -163,10 +163,13 @@ void save_full_state(const TrainingView& view, const std::filesystem::path& file
     entries.push_back({key, memory.dtype, memory.shape});
   };
   for (const auto& [key, tensor] : view.model.parameters) {
-    if (view.gathers(key, tensor)) continue;
+    if (view.model.gathers(key, tensor)) continue;
     add_whole(key, tensor);
   }
   for (const auto& [key, tensor] : view.model.buffers) add_whole(key, tensor);
+  for (const TrainingView::Leaf& leaf : view.leaves) {
+    if (leaf.is_whole() && leaf.master.defined()) add_whole(master_key(leaf.name), leaf.master);
+  }
   const std::vector<ShardedTensor> sharded = sharded_tensors(view, states);
   for (const ShardedTensor& tensor : sharded) entries.push_back(tensor.entry);
 

@@ -60,6 +60,11 @@ std::pair<std::string, const ParameterState*> state_of(const SavedTraining& save
                         ". Load with optimizer_state = false to start with new state.");
 }
 
+/// "Adam" of "torch::optim::Adam", and of Python's "torch.optim.adam.Adam".
+std::string last_name(const std::string& class_name) {
+  return class_name.substr(class_name.find_last_of(".:") + 1);
+}
+
 /// Checks the state of one parameter for a LibTorch class, whose kernels rely on its fields.
 void require_known_fields(const TrainingView& view, const SavedTraining& saved,
                           const TrainingView::Leaf& leaf, const std::vector<KnownField>& known) {
@@ -210,7 +215,10 @@ void SavedTraining::require(const std::string& key, DType dtype,
                         checkpoints::text_of(dtype, shape) + " in the program");
 }
 
-void require_same_state(const TrainingView& view, const SavedTraining& saved) {
+void require_same_state(const TrainingView& view, const SavedTraining& saved, bool strict) {
+  if (strict && last_name(saved.details.optimizer) != last_name(view.wrapped.class_name())) {
+    refuse(view, saved, "it is of another class, which strict = false takes where it fits");
+  }
   require_no_other_tensors(view, saved);
   std::vector<KnownField> known;
   bool is_first = true;

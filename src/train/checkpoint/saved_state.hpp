@@ -89,10 +89,11 @@ struct SavedTraining {
   }
 };
 
-/// Throws InvalidArgument if the state of a leaf does not match the program's optimizer. Known
+/// Throws InvalidArgument if the state of a leaf does not match the program's optimizer, or with
+/// `strict` if it is of another class, whose languages may differ. Known
 /// classes need all fields, in their types and the parameter's shape; other classes decide
 /// themselves. State in the dtype of a parameter fits its master copy.
-void require_same_state(const TrainingView& view, const SavedTraining& saved);
+void require_same_state(const TrainingView& view, const SavedTraining& saved, bool strict);
 
 /// The fields of a leaf's state, with uninitialized tensors; none if the checkpoint has no state
 /// for it.

@@ -112,6 +112,13 @@ TrainingDetails parse_training_details(const Json& json) {
   details.steps = field(json, "steps", to_steps);
   details.optimizer = field(json, "optimizer", to_text);
   details.groups = field(json, "groups", [](const Json& all) { return to_list(all, to_options); });
+  if (json.contains("members")) {
+    details.members =
+        field(json, "members", [](const Json& all) { return to_list(all, to_names); });
+    if (details.members.size() != details.groups.size()) {
+      throw InvalidArgument("'members' and 'groups' have different numbers of parameter groups");
+    }
+  }
   field(json, "layout", [&](const Json& layout) {
     details.order = field(layout, "order", to_names);
     details.sparse = field(layout, "sparse", to_names);

@@ -27,9 +27,10 @@ struct TrainingDetails {
   using Options = std::map<std::string, std::vector<double>>;
 
   std::int64_t steps = 0;
-  std::string optimizer;            ///< its class
-  std::vector<Options> groups;      ///< of each parameter group
-  std::vector<std::string> order;   ///< of parameters' gradients in buckets
+  std::string optimizer;                          ///< its class
+  std::vector<Options> groups;                    ///< of each parameter group
+  std::vector<std::vector<std::string>> members;  ///< of each; none in older checkpoints
+  std::vector<std::string> order;                 ///< of parameters' gradients in buckets
   std::vector<std::string> sparse;  ///< parameters whose gradients are reduced as sparse ones
   std::map<std::string, std::string> extras;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters

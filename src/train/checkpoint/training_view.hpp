@@ -32,8 +32,19 @@ struct ModelView {
   Named buffers;
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Share> shares;
+  /// Parameters sharded by this optimizer. Others may be sharded by another one.
+  std::unordered_set<std::string> shared{};
   /// Whether this rank sets parameters of which the ranks of a node have one copy.
   bool sets_shared_copies = true;
+
+  /// Whether this optimizer gathers the parameter on use.
+  bool gathers(const std::string& name, const at::Tensor& parameter) const {
+    return is_gathered_on_use(parameter) && shared.contains(name);
+  }
+  /// Whether a load sets the tensor: otherwise another optimizer gathers it, and its load() does.
+  bool sets(const std::string& name, const at::Tensor& tensor) const {
+    return !is_gathered_on_use(tensor) || gathers(name, tensor);
+  }
 
   /// Adds parameters; of several names of one tensor, the first counts.
   void add_parameters(const Named& named) {
@@ -61,10 +72,10 @@ struct TrainingView {
     std::int64_t begin;   ///< the leaf's first element in the parameter
     /// The dtype of `values`, also before parameters are sharded and master copies made.
     at::ScalarType stepped;
+    at::Tensor master;  ///< the master copy, if there is one: `values`, or of a whole parameter
 
     /// Whether it is a parameter that every rank steps.
     bool is_whole() const { return values.is_same(parameter); }
-    bool has_master() const { return values.scalar_type() != elements.scalar_type(); }
   };
   /// The residual of a range of a parameter's elements on this rank.
   struct Residual {
@@ -88,17 +99,11 @@ struct TrainingView {
   ModelView::Named mastered;  ///< parameters with master copies, see DistributedOptimizerOptions
   /// What this rank steps; whole parameters that are frozen or not sharded yet, on each rank.
   std::vector<Leaf> leaves;
-  std::unordered_set<std::string> stepped;  ///< the parameters of all ranks' leaves
-  /// Parameters sharded by this optimizer. Others may be gathered with another optimizer.
-  std::unordered_set<std::string> shared;
+  std::unordered_set<std::string> stepped;       ///< the parameters of all ranks' leaves
+  std::vector<std::vector<std::string>> groups;  ///< the members of each parameter group
   Residuals residuals;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;
-
-  /// Whether this optimizer gathers the parameter on use.
-  bool gathers(const std::string& name, const at::Tensor& parameter) const {
-    return is_gathered_on_use(parameter) && shared.contains(name);
-  }
 };
 
 /// The names of tensors in a checkpoint.

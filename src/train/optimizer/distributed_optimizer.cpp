@@ -125,11 +125,10 @@ class UnitSearch {
 
 }  // namespace
 
-std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
-                                              const ModuleFilter& policy,
+std::vector<std::vector<at::Tensor>> units_in(const NamedModules& model, const ModuleFilter& policy,
                                               const torch::optim::Optimizer& optimizer) {
   UnitSearch search(policy);
-  search.visit(model, "");
+  for (const auto& [name, module] : model.modules()) search.visit(module, name);
   std::unordered_set<const void*> trained;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -176,12 +175,12 @@ TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& g
 }  // namespace
 
 TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
-                               const NamedTensors& parameters, const NamedTensors& buffers,
-                               DistributedOptimizerOptions options, const std::string& problem)
+                               const ModelSource& model, DistributedOptimizerOptions options,
+                               const std::string& problem)
     : wrapped_(std::move(wrapped)),
       context_(context_of(*wrapped_, groups, std::move(options))),
       option_sync_(groups),
-      reducers_(context_, option_sync_, parameters,
+      reducers_(context_, option_sync_, model().parameters,
                 [this] {
                   if (context_.step.backward.is_first_call()) begin_backward();
                 }),
@@ -193,13 +192,13 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       commands_(context_),
       local_(context_, reducers_),
       comparison_(context_, reducers_, option_sync_),
-      checkpoint_(context_, reducers_, option_sync_, parameters, buffers),
+      checkpoint_(context_, reducers_, option_sync_, model),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
   const OrdinaryTensors ordinary;
   const bool is_alone = context_.set.size() == 1;
   reducers_.add_first(is_alone || problem.empty()
-                          ? problem_with(*wrapped_, parameters, context_.options)
+                          ? problem_with(*wrapped_, model().parameters, context_.options)
                           : problem);
   start_units();
   reporter_.start();
@@ -812,11 +811,11 @@ void TrainingEngine::check_replicas() {
   compare_replicas(context_, reducers_);
 }
 
-void TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
+Saved TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
   require(Call::Save);
   merge_options();
   local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
-  checkpoint_.save(folder, options);
+  return checkpoint_.save(folder, options);
 }
 
 Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
@@ -855,7 +854,7 @@ namespace {
 
 /// Makes the model's units groups, so that each is gathered and reduced as a whole.
 DistributedOptimizerOptions with_units(DistributedOptimizerOptions options,
-                                       const torch::nn::Module& model,
+                                       const NamedModules& model,
                                        const torch::optim::Optimizer& optimizer) {
   if (!options.unit_policy || !options.groups.empty()) return options;
   options.groups = train::units_in(model, options.unit_policy, optimizer);
@@ -876,8 +875,11 @@ bool has_max_norm(const torch::nn::Module& module) {
          embedding->weight.requires_grad();
 }
 
+/// Begins the names of what is in the module `name`; empty for a model without one.
+std::string prefix_of(const std::string& name) { return name.empty() ? name : name + "."; }
+
 /// The problem with a model that several ranks train, and what to do; empty if there is none.
-std::string problem_with(const torch::nn::Module& module, const std::string& prefix = {}) {
+std::string problem_with(const torch::nn::Module& module, const std::string& prefix) {
   if (has_max_norm<torch::nn::EmbeddingImpl>(module) ||
       has_max_norm<torch::nn::EmbeddingBagImpl>(module)) {
     return "'" + prefix +
@@ -893,35 +895,56 @@ std::string problem_with(const torch::nn::Module& module, const std::string& pre
   return {};
 }
 
+std::string problem_with(const NamedModules& model) {
+  for (const auto& [name, module] : model.modules()) {
+    std::string problem = problem_with(module, prefix_of(name));
+    if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+train::NamedModel tensors_of(const NamedModules& model) {
+  train::NamedModel tensors;
+  const auto append = [](const std::string& name, const auto& from,
+                         DistributedOptimizer::NamedParameters& to) {
+    for (const auto& item : from) to.emplace_back(prefix_of(name) + item.key(), item.value());
+  };
+  for (const auto& [name, module] : model.modules()) {
+    append(name, module.get().named_parameters(), tensors.parameters);
+    append(name, module.get().named_buffers(), tensors.buffers);
+  }
+  return tensors;
+}
+
 }  // namespace
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
-                                           const torch::nn::Module& model, Options options)
-    : DistributedOptimizer(optimizer, model.named_parameters().pairs(),
-                           model.named_buffers().pairs(),
-                           with_units(std::move(options), model, optimizer), problem_with(model)) {}
+                                           const NamedModules& model, Options options)
+    : DistributedOptimizer(
+          optimizer, [model] { return tensors_of(model); },
+          with_units(std::move(options), model, optimizer), problem_with(model)) {}
 
 DistributedOptimizer::DistributedOptimizer(std::unique_ptr<torch::optim::Optimizer> optimizer,
-                                           const torch::nn::Module& model, Options options)
+                                           const NamedModules& model, Options options)
     : DistributedOptimizer(require_optimizer(optimizer.get()), model, std::move(options)) {
   owned_ = std::move(optimizer);
 }
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const NamedParameters& names, Options options)
-    : DistributedOptimizer(optimizer, names, {}, std::move(options), {}) {}
+    : DistributedOptimizer(optimizer, [names] { return train::NamedModel{names, {}}; },
+                           std::move(options), {}) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
-                                           const NamedParameters& names,
-                                           const NamedParameters& buffers, Options options,
-                                           const std::string& problem)
+                                           std::function<train::NamedModel()> model,
+                                           Options options, const std::string& problem)
     : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>{},
                               optimizer.defaults().clone()),
       wrapped_(optimizer) {
   for (const auto& group : optimizer.param_groups()) param_groups_.push_back(group);
   engine_ = std::make_unique<train::TrainingEngine>(
-      std::make_unique<train::LibTorchOptimizer>(optimizer, options.fused), param_groups_, names,
-      buffers, std::move(options), problem);
+      std::make_unique<train::LibTorchOptimizer>(optimizer, options.fused), param_groups_, model,
+      std::move(options), problem);
 }
 
 DistributedOptimizer::~DistributedOptimizer() = default;
@@ -1020,9 +1043,9 @@ bool has_checkpoint(const std::filesystem::path& path, const OperationOptions& o
   return std::ranges::find(all, "yes") != all.end();
 }
 
-void DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
+Saved DistributedOptimizer::save(const std::filesystem::path& folder, const SaveOptions& options) {
   const MarkedSpan span("save " + folder.string());
-  engine_->save(folder, options);
+  return engine_->save(folder, options);
 }
 
 Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {

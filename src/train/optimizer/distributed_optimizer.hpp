@@ -54,8 +54,7 @@ class UsageGuards {
 };
 
 /// The optimizer's and the frozen parameters in each unit of the model.
-std::vector<std::vector<at::Tensor>> units_in(const torch::nn::Module& model,
-                                              const ModuleFilter& policy,
+std::vector<std::vector<at::Tensor>> units_in(const NamedModules& model, const ModuleFilter& policy,
                                               const torch::optim::Optimizer& optimizer);
 
 /// The implementation of DistributedOptimizer: it controls the order of a step, and delegates each
@@ -70,8 +69,8 @@ class TrainingEngine {
   /// `groups` are the wrapper's own and outlive this. `problem` with the model is an error if there
   /// are several ranks. Collective.
   TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
-                 const NamedTensors& parameters, const NamedTensors& buffers,
-                 DistributedOptimizerOptions options, const std::string& problem);
+                 const ModelSource& model, DistributedOptimizerOptions options,
+                 const std::string& problem);
   ~TrainingEngine();
   TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
   TrainingEngine& operator=(const TrainingEngine&) = delete;
@@ -111,7 +110,7 @@ class TrainingEngine {
   /// The scale of the loss is `factor` times what it was.
   void rescale(double factor) { reducers_.rescale_residuals(factor); }
 
-  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Saved save(const std::filesystem::path& folder, const SaveOptions& options);
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
   void save(torch::serialize::OutputArchive& archive) const;

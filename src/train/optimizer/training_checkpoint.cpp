@@ -12,8 +12,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/untrusted_text.hpp"
 #include "checkpoint/write_checkpoint.hpp"
 #include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
@@ -22,32 +24,66 @@
 #include "train/checkpoint/load_model.hpp"
 #include "train/checkpoint/model_file.hpp"
 #include "train/checkpoint/save_full_state.hpp"
+#include "train/checkpoint/saved_options.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_collectives.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
+
+CurrentNames::CurrentNames(const NamedModel& model, const TrainingContext::Groups& groups) {
+  for (const auto& [name, tensor] : model.parameters)
+    names_.emplace(tensor.unsafeGetTensorImpl(), name);
+  std::size_t number = 0;
+  for (const auto& group : groups) {
+    for (const at::Tensor& tensor : group.params()) {
+      std::string name = "parameter " + std::to_string(number++);
+      const auto [place, is_new] = names_.emplace(tensor.unsafeGetTensorImpl(), std::move(name));
+      if (!is_new || !problem_.empty()) continue;
+      problem_ = place->second + " of the groups, " + c10::toString(tensor.scalar_type()) + " " +
+                 c10::str(tensor.sizes()) +
+                 ", has no name: it is in no module that the optimizer was wrapped with. Register "
+                 "it there; or wrap the optimizer with all modules, as {{\"actor\", *actor}, "
+                 "{\"critic\", *critic}}, or with the names of all parameters.";
+    }
+  }
+}
+
+std::vector<std::vector<std::string>> CurrentNames::of(
+    const TrainingContext::Groups& groups) const {
+  std::vector<std::vector<std::string>> names;
+  for (const auto& group : groups) {
+    names.emplace_back();
+    for (const at::Tensor& tensor : group.params()) names.back().push_back(of(tensor));
+  }
+  return names;
+}
+
 namespace {
 
 // The view of the training.
 
 void append_whole(const std::vector<ReducedParameter>& parameters, const UpdateType& type,
-                  std::vector<TrainingView::Leaf>& leaves) {
+                  const CurrentNames& names, TrainingView& view) {
   for (const ReducedParameter& parameter : parameters) {
-    leaves.push_back({parameter.name, parameter.tensor, parameter.tensor, parameter.tensor, 0,
-                      c10::typeMetaToScalarType(type.of(parameter.tensor.options()).dtype())});
+    view.leaves.push_back({names.of(parameter), parameter.tensor, parameter.tensor,
+                           parameter.tensor, 0,
+                           c10::typeMetaToScalarType(type.of(parameter.tensor.options()).dtype()),
+                           view.wrapped.master(parameter.tensor)});
   }
 }
 
 void append_leaves(const GradientReducer& reducer, const UpdateType& type,
-                   std::vector<TrainingView::Leaf>& leaves) {
+                   const CurrentNames& names, TrainingView& view) {
   const auto& parameters = reducer.parameters();
-  if (reducer.shards() == nullptr) return append_whole(parameters, type, leaves);
+  if (reducer.shards() == nullptr) return append_whole(parameters, type, names, view);
   for (std::size_t i = 0; i < reducer.buckets().buckets().size(); ++i) {
     for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
       const ReducedParameter& parameter = parameters[leaf.parameter];
-      leaves.push_back({parameter.name, parameter.tensor, leaf.elements, leaf.values, leaf.begin,
-                        leaf.values.scalar_type()});
+      const bool has_master = leaf.values.scalar_type() != leaf.elements.scalar_type();
+      view.leaves.push_back({names.of(parameter), parameter.tensor, leaf.elements, leaf.values,
+                             leaf.begin, leaf.values.scalar_type(),
+                             has_master ? leaf.values.detach() : at::Tensor()});
     }
   }
 }
@@ -141,10 +177,11 @@ class Slices {
 void slice_parameters(const TrainingView& view, Slices& slices) {
   for (const auto& [name, tensor] : view.model.parameters) {
     // No rank has a shard of a parameter without elements.
-    if (!view.gathers(name, tensor) || tensor.numel() == 0) slices.share(model_key(name), tensor);
+    if (!view.model.gathers(name, tensor) || tensor.numel() == 0)
+      slices.share(model_key(name), tensor);
   }
   for (const ModelView::Share& share : view.model.shares) {
-    if (!view.gathers(share.name, share.parameter) || !view.is_first_replica) continue;
+    if (!view.model.gathers(share.name, share.parameter) || !view.is_first_replica) continue;
     slices.add(model_key(share.name), share.elements, share.parameter.sizes().vec(), share.begin);
   }
 }
@@ -156,9 +193,12 @@ void slice_buffers(const TrainingView& view, Slices& slices) {
 
 void slice_masters(const TrainingView& view, Slices& slices) {
   for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (!leaf.has_master() || !view.is_first_replica) continue;
-    slices.add(master_key(leaf.name), leaf.values.detach(), leaf.parameter.sizes().vec(),
-               leaf.begin);
+    if (!leaf.master.defined()) continue;
+    if (leaf.is_whole()) {
+      slices.share(master_key(leaf.name), leaf.master);
+    } else if (view.is_first_replica) {
+      slices.add(master_key(leaf.name), leaf.master, leaf.parameter.sizes().vec(), leaf.begin);
+    }
   }
 }
 
@@ -200,18 +240,6 @@ void slice_hook_state(const TrainingView& view, Slices& slices) {
 }
 
 // Loading.
-
-/// Whether both have the same number of groups, and options of the same names and lengths.
-bool have_same_options(const nlohmann::json& saved, const nlohmann::json& own) {
-  if (saved.size() != own.size()) return false;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (saved[i].size() != own[i].size()) return false;
-    for (const auto& [name, values] : own[i].items()) {
-      if (!saved[i].contains(name) || saved[i][name].size() != values.size()) return false;
-    }
-  }
-  return true;
-}
 
 void require_same_scaler(const TrainingDetails& details, const LoadOptions& options) {
   if (!options.strict || details.scaler.has_value() == (options.scaler != nullptr)) return;
@@ -259,21 +287,31 @@ void require_random_states(const TrainingView& view, const SavedTraining& saved)
   }
 }
 
-void add_masters(const TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
-  for (const TrainingView::Leaf& leaf : view.leaves) {
+/// A frozen parameter gets one, until it is sharded; or loses that of another checkpoint.
+void add_masters(TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
+  for (TrainingView::Leaf& leaf : view.leaves) {
     const std::string place = master_key(saved.name_of(leaf.name));
-    if (!leaf.has_master() || !saved.has(place)) continue;
-    reads.push_back({place, leaf.begin, leaf.values.detach()});
+    const bool is_saved = leaf.stepped != leaf.parameter.scalar_type() && saved.has(place);
+    if (leaf.is_whole()) {
+      leaf.master =
+          is_saved ? at::empty(leaf.parameter.sizes(),
+                               leaf.parameter.options().dtype(leaf.stepped).requires_grad(false))
+                   : at::Tensor();
+    }
+    if (is_saved) reads.push_back({place, leaf.begin, leaf.master});
   }
 }
 
-/// Initializes master copies that the checkpoint lacks from their parameters, which have been read.
-void copy_missing_masters(const TrainingView& view, const SavedTraining& saved) {
+/// Initializes master copies that the checkpoint lacks from their parameters, which have been read,
+/// and keeps those of frozen parameters.
+void finish_masters(const TrainingView& view, const SavedTraining& saved) {
   const at::NoGradGuard no_grad;
   for (const TrainingView::Leaf& leaf : view.leaves) {
-    if (!leaf.has_master()) continue;
-    if (saved.has(master_key(saved.name_of(leaf.name)))) continue;
-    leaf.values.detach().copy_(leaf.elements);
+    if (leaf.is_whole()) {
+      view.wrapped.set_master(leaf.parameter, leaf.master);
+    } else if (leaf.master.defined() && !saved.has(master_key(saved.name_of(leaf.name)))) {
+      leaf.master.copy_(leaf.elements);
+    }
   }
 }
 
@@ -304,7 +342,8 @@ std::vector<LeafState> plan_state(const TrainingView& view, const SavedTraining&
 void set_state(const TrainingView& view, std::vector<LeafState>& states) {
   for (auto& [leaf, fields] : states) {
     for (StateField& field : fields) {
-      if (!leaf->has_master() || !is_elementwise(field, leaf->values)) continue;
+      if (leaf->is_whole() || !leaf->master.defined() || !is_elementwise(field, leaf->values))
+        continue;
       // As at wrapping: state in the parameter's dtype becomes that of its master copy.
       const at::Tensor tensor = field.value.toTensor();
       if (tensor.scalar_type() != leaf->parameter.scalar_type()) continue;
@@ -345,7 +384,7 @@ BucketHook::State read_hook_state(const TrainingView& view,
 
 /// Verifies checksums, then loads the tensors of a checkpoint that fits: parameters, buffers,
 /// optimizer state, residuals and generators.
-void load_tensors(const TrainingView& view, const SavedTraining& saved,
+void load_tensors(TrainingView view, const SavedTraining& saved,
                   const checkpoints::Checkpoint& checkpoint, const LoadOptions& options,
                   const checkpoints::Ranks& ranks) {
   std::vector<Read> reads;
@@ -372,7 +411,7 @@ void load_tensors(const TrainingView& view, const SavedTraining& saved,
   }
   ranks.run(".read", what, [&] {
     for (const Read& read : reads) read_into(checkpoint, read);
-    copy_missing_masters(view, saved);
+    finish_masters(view, saved);
     load_residuals(view, residuals, saved, checkpoint);
     if (options.optimizer_state && view.hook.set_state) view.hook.set_state(hook_state);
     for (auto& [source, state] : random_states) source.restore(state);
@@ -383,73 +422,60 @@ void load_tensors(const TrainingView& view, const SavedTraining& saved,
 }  // namespace
 
 TrainingCheckpoint::TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers,
-                                       OptionSync& option_sync,
-                                       TrainingContext::NamedTensors parameters,
-                                       TrainingContext::NamedTensors buffers)
-    : context_(context),
-      reducers_(reducers),
-      option_sync_(option_sync),
-      parameters_(std::move(parameters)),
-      buffers_(std::move(buffers)) {}
+                                       OptionSync& option_sync, ModelSource model)
+    : context_(context), reducers_(reducers), option_sync_(option_sync), model_(std::move(model)) {}
 
 TrainingView TrainingCheckpoint::view() const {
+  const NamedModel now = model_();
+  const CurrentNames names(now, context_.groups);
   const ShardSets& sets = context_.sets;
   TrainingView view{.set = context_.set,
                     .sharded = *sets.sharded,
                     .is_sharded = reducers_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
                     .model = {.parameters = {},
-                              .buffers = buffers_,
+                              .buffers = now.buffers,
                               .aliases = {},
                               .shares = {},
                               .sets_shared_copies = sets.sharded->rank() == 0},
                     .mastered = {},
                     .leaves = {},
                     .stepped = {},
-                    .shared = {},
-                    .residuals = residuals(),
+                    .groups = names.of(context_.groups),
+                    .residuals = residuals(names),
                     .hook = context_.hook,
                     .wrapped = context_.wrapped};
-  add_parameters(view.model);
-  add_leaves(view);
-  add_shares(view);
+  ModelView::Named all = now.parameters;
+  for (const auto& group : context_.groups) {  // those that are not in the model
+    for (const at::Tensor& tensor : group.params()) all.emplace_back(names.of(tensor), tensor);
+  }
+  view.model.add_parameters(all);
+  add_leaves(names, view);
+  add_shares(names, view);
   return view;
 }
 
-/// Adds the model's parameters, then those of the optimizer that are not in the model.
-void TrainingCheckpoint::add_parameters(ModelView& model) const {
-  model.add_parameters(parameters_);
-  ModelView::Named stepped;
-  std::size_t index = 0;
-  for (const auto& group : context_.groups) {
-    for (const at::Tensor& tensor : group.params()) {
-      stepped.emplace_back(reducers_.name_of(tensor, index++), tensor);
-    }
-  }
-  model.add_parameters(stepped);
-}
-
 /// Adds the leaves that this rank steps.
-void TrainingCheckpoint::add_leaves(TrainingView& view) const {
+void TrainingCheckpoint::add_leaves(const CurrentNames& names, TrainingView& view) const {
   const UpdateType type{context_.options.master_weights, context_.options.offload};
   for (const auto& reducer : reducers_) {
-    append_leaves(*reducer, type, view.leaves);
+    append_leaves(*reducer, type, names, view);
     for (const ReducedParameter& parameter : reducer->parameters()) {
-      view.stepped.insert(parameter.name);
+      view.stepped.insert(names.of(parameter));
       if (reducer->shards() == nullptr) continue;
-      view.shared.insert(parameter.name);
+      view.model.shared.insert(names.of(parameter));
       if (!type.has_master(parameter.tensor)) continue;
-      view.mastered.emplace_back(parameter.name, parameter.tensor);
+      view.mastered.emplace_back(names.of(parameter), parameter.tensor);
     }
   }
   // A parameter may be frozen now, and have state from steps before.
   const std::vector<ReducedParameter> unreduced = reducers_.unreduced_parameters();
-  append_whole(unreduced, type, view.leaves);
-  for (const ReducedParameter& parameter : unreduced) view.stepped.insert(parameter.name);
+  append_whole(unreduced, type, names, view);
+  for (const ReducedParameter& parameter : unreduced) view.stepped.insert(names.of(parameter));
 }
 
 /// Adds this rank's shares of fully sharded parameters: its leaves, and those that nothing steps.
-void TrainingCheckpoint::add_shares(TrainingView& view) const {
+void TrainingCheckpoint::add_shares(const CurrentNames& names, TrainingView& view) const {
   const auto add = [&](const std::string& name, const at::Tensor& parameter,
                        const at::Tensor& elements, std::int64_t begin) {
     if (is_fully_sharded(parameter))
@@ -458,15 +484,17 @@ void TrainingCheckpoint::add_shares(TrainingView& view) const {
   for (const TrainingView::Leaf& leaf : view.leaves) {
     if (!leaf.is_whole()) add(leaf.name, leaf.parameter, leaf.elements, leaf.begin);
   }
-  for (const auto& [name, tensor] : context_.frozen.parameters()) view.shared.insert(name);
+  for (const auto& [name, tensor] : context_.frozen.parameters()) {
+    view.model.shared.insert(names.of(tensor, name));
+  }
   for (const auto& [parameter, share] : context_.frozen.shares()) {
     const auto& [begin, elements] = share;
-    add(parameter.name, parameter.tensor, elements, begin);
+    add(names.of(parameter), parameter.tensor, elements, begin);
   }
 }
 
 /// Does not read buckets that are in flight.
-TrainingView::Residuals TrainingCheckpoint::residuals() const {
+TrainingView::Residuals TrainingCheckpoint::residuals(const CurrentNames& names) const {
   const ops::NodePlaces nodes = context_.set.engine()->node_places();
   const bool is_of_node =
       context_.compression.has_residual_per_node() && !context_.hook.error_feedback;
@@ -480,19 +508,19 @@ TrainingView::Residuals TrainingCheckpoint::residuals() const {
       const auto found = by_parameter.find(parameter.tensor.unsafeGetTensorImpl());
       if (found == by_parameter.end()) continue;
       const Residuals::ParameterResidual& own = found->second;
-      residuals.own.push_back({parameter.name, parameter.tensor, own.before, own.begin});
+      residuals.own.push_back({names.of(parameter), parameter.tensor, own.before, own.begin});
     }
   }
   return residuals;
 }
 
 /// The names of parameters in the order of buckets, and of those that are reduced as sparse ones.
-nlohmann::json TrainingCheckpoint::layout() const {
+nlohmann::json TrainingCheckpoint::layout(const CurrentNames& names) const {
   nlohmann::json order = nlohmann::json::array();
   nlohmann::json sparse = nlohmann::json::array();
   for (const auto& reducer : reducers_) {
     for (const std::size_t i : reducer->order()) {
-      const std::string& name = reducer->parameters()[i].name;
+      const std::string name = names.of(reducer->parameters()[i]);
       order.push_back(name);
       if (reducer->is_sparse(i)) sparse.push_back(name);
     }
@@ -502,10 +530,11 @@ nlohmann::json TrainingCheckpoint::layout() const {
 
 void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
   if (details.order.empty()) return;
+  const CurrentNames names(model_(), context_.groups);
   for (const auto& reducer : reducers_) {
     const auto& parameters = reducer->parameters();
     std::unordered_map<std::string, std::size_t> places;
-    for (std::size_t i = 0; i < parameters.size(); ++i) places[parameters[i].name] = i;
+    for (std::size_t i = 0; i < parameters.size(); ++i) places[names.of(parameters[i])] = i;
     std::vector<std::size_t> order;
     for (const std::string& name : details.order) {
       if (const auto place = places.find(name); place != places.end()) {
@@ -525,19 +554,53 @@ std::string TrainingCheckpoint::next_name(const char* operation) {
   return context_.prefix + "." + operation + "." + std::to_string(operations_++);
 }
 
-void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOptions& options) {
+namespace {
+
+/// What this rank gives save(), which all must give alike.
+std::vector<NamedValue> facts_of(const SaveOptions& options) {
+  std::vector<NamedValue> facts{
+      {"GradScaler",
+       options.scaler == nullptr ? "none" : train::describe(options.scaler->state()).dump()},
+      {"the number of extras", std::to_string(options.extras.size())}};
+  for (const auto& [name, value] : options.extras) {
+    facts.push_back(
+        {"extra '" + checkpoints::printable(name) + "'", checkpoints::printable(value)});
+  }
+  return facts;
+}
+
+}  // namespace
+
+/// Before all ranks save: throws on all if this rank's groups have a parameter without a name, or
+/// if ranks disagree on names, which parts of tensors are written under, or on `facts`.
+void TrainingCheckpoint::require_saveable(const std::string& call, const std::string& name,
+                                          std::vector<NamedValue> facts) const {
+  const NamedModel now = model_();
+  facts.push_back({"the number of parameters", std::to_string(now.parameters.size())});
+  for (const auto& [parameter, tensor] : now.parameters)
+    facts.push_back({"a parameter", parameter});
+  check_agreement("DistributedOptimizer: " + call, facts,
+                  CurrentNames(now, context_.groups).problem(),
+                  {.name = name + ".agreement", .process_set = &context_.set});
+}
+
+Saved TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOptions& options) {
+  const std::string name = next_name("save");
+  require_saveable("save('" + folder.string() + "')", name, facts_of(options));
+  const TrainingView training = view();
+  const CurrentNames names(model_(), context_.groups);
   nlohmann::json details{{"steps", context_.steps},
                          {"optimizer", context_.wrapped.class_name()},
                          {"groups", OptionSync::describe(context_.groups)},
-                         {"layout", layout()},
+                         {"members", training.groups},
+                         {"layout", layout(names)},
                          {"extras", options.extras}};
   if (options.scaler != nullptr) details["scaler"] = describe(options.scaler->state());
   if (context_.step.loss_reference) details["loss_reference"] = *context_.step.loss_reference;
   if (context_.compression.has_error_feedback || context_.hook.error_feedback) {
     details["residual_ranks"] = context_.set.size();
   }
-  const TrainingView training = view();
-  const checkpoints::Ranks ranks({.name = next_name("save"), .process_set = &context_.set});
+  const checkpoints::Ranks ranks({.name = name, .process_set = &context_.set});
   Slices slices(context_.set);
   const LeafStates states(training, ranks, "DistributedOptimizer::save", [&] {
     slice_parameters(training, slices);
@@ -552,12 +615,17 @@ void TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOpt
   slice_state(training, states, slices);
   details["state"] = states.describe();
   details["aliases"] = training.model.aliases;
-  checkpoints::write_checkpoint(
+  Saved saved;
+  for (const auto& [parameter, tensor] : training.model.parameters)
+    saved.saved.push_back(parameter);
+  for (const auto& [buffer, tensor] : training.model.buffers) saved.saved.push_back(buffer);
+  saved.path = checkpoints::write_checkpoint(
       folder, slices.finish(), details, options.keep_last, ranks,
       [&](const checkpoints::CheckpointIndex& index, const std::filesystem::path& path) {
         static_cast<void>(
             require_fit(training, {index, path, parse_training_details(index.details)}, {}));
       });
+  return saved;
 }
 
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {
@@ -594,7 +662,7 @@ Loaded TrainingCheckpoint::load_checkpoint(const std::filesystem::path& path,
   if (options.optimizer_state) follow_layout(details);
   load_tensors(view(), saved, checkpoint, options, ranks);
   if (options.optimizer_state) {
-    OptionSync::apply(details.groups, context_.groups);
+    OptionSync::apply(options_from(saved, view(), own_options(), options.strict), context_.groups);
     option_sync_.merge(context_.groups, context_.wrapped.groups());
     context_.steps = details.steps;
     context_.step.loss_reference = details.loss_reference;
@@ -615,18 +683,21 @@ Loaded TrainingCheckpoint::require_fit(const TrainingView& training, const Saved
   for (std::string& name : unused_state(training, saved, options.strict)) {
     loaded.unused.push_back(std::move(name));
   }
-  require_same_state(training, saved);
+  require_same_state(training, saved, options.strict);
   static_cast<void>(find_residuals(training, saved));
-  const nlohmann::json own_options = OptionSync::describe(context_.groups);
-  if (have_same_options(saved.details.groups, own_options)) return loaded;
-  throw InvalidArgument(
-      "it has optimizer options " + nlohmann::json(saved.details.groups).dump() +
-      " of its parameter groups, which are not those of the program: " + own_options.dump() +
-      ". Load with optimizer_state = false to keep the program's.");
+  const auto own = own_options();
+  loaded.replaced = changes(own, options_from(saved, training, own, options.strict));
+  return loaded;
+}
+
+std::vector<TrainingDetails::Options> TrainingCheckpoint::own_options() const {
+  return OptionSync::describe(context_.groups);
 }
 
 void TrainingCheckpoint::save_full_state(const std::filesystem::path& file, int root) {
-  train::save_full_state(view(), file, root, next_name("export"));
+  const std::string name = next_name("export");
+  require_saveable("save_full_state()", name, {{"root", std::to_string(root)}});
+  train::save_full_state(view(), file, root, name);
 }
 
 }  // namespace kolo::train

@@ -2,11 +2,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
 #include "checkpoint/ranks.hpp"
+#include "kolo/agreement.hpp"
 #include "kolo/torch/checkpoint.hpp"
 #include "train/checkpoint/saved_state.hpp"
 #include "train/checkpoint/training_view.hpp"
@@ -16,15 +20,47 @@
 
 namespace kolo::train {
 
+/// The program's modules as they are now.
+struct NamedModel {
+  TrainingContext::NamedTensors parameters;
+  TrainingContext::NamedTensors buffers;
+};
+using ModelSource = std::function<NamedModel()>;
+
+/// The names of parameters as they are now: those in the model; others of the groups are numbered.
+class CurrentNames {
+ public:
+  CurrentNames(const NamedModel& model, const TrainingContext::Groups& groups);
+
+  /// The name of a parameter of the model or of the groups.
+  const std::string& of(const at::Tensor& parameter) const {
+    return names_.at(parameter.unsafeGetTensorImpl());
+  }
+  /// One that has left both keeps the name that it had.
+  std::string of(const at::Tensor& parameter, const std::string& before) const {
+    const auto found = names_.find(parameter.unsafeGetTensorImpl());
+    return found == names_.end() ? before : found->second;
+  }
+  std::string of(const ReducedParameter& parameter) const {
+    return of(parameter.tensor, parameter.name);
+  }
+  std::vector<std::vector<std::string>> of(const TrainingContext::Groups& groups) const;
+  /// Which parameter of the groups is not in the model, and what to do; empty if all are.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  std::unordered_map<const void*, std::string> names_;
+  std::string problem_;
+};
+
 /// Saves and loads the training state of an optimizer; see DistributedOptimizer. Saving and loading
 /// are collective.
 class TrainingCheckpoint {
  public:
   TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
-                     TrainingContext::NamedTensors parameters,
-                     TrainingContext::NamedTensors buffers);
+                     ModelSource model);
 
-  void save(const std::filesystem::path& folder, const SaveOptions& options);
+  Saved save(const std::filesystem::path& folder, const SaveOptions& options);
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
 
@@ -36,18 +72,19 @@ class TrainingCheckpoint {
                          const checkpoints::Ranks& ranks);
   Loaded require_fit(const TrainingView& training, const SavedTraining& saved,
                      const LoadOptions& options) const;
-  void add_parameters(ModelView& model) const;
-  void add_leaves(TrainingView& view) const;
-  void add_shares(TrainingView& view) const;
-  TrainingView::Residuals residuals() const;
-  nlohmann::json layout() const;
+  void require_saveable(const std::string& call, const std::string& name,
+                        std::vector<NamedValue> facts) const;
+  std::vector<TrainingDetails::Options> own_options() const;
+  void add_leaves(const CurrentNames& names, TrainingView& view) const;
+  void add_shares(const CurrentNames& names, TrainingView& view) const;
+  TrainingView::Residuals residuals(const CurrentNames& names) const;
+  nlohmann::json layout(const CurrentNames& names) const;
   void follow_layout(const TrainingDetails& details);
 
   TrainingContext& context_;
   GradientReducers& reducers_;
   OptionSync& option_sync_;
-  const TrainingContext::NamedTensors parameters_;
-  const TrainingContext::NamedTensors buffers_;
+  const ModelSource model_;
   std::int64_t operations_ = 0;  // so far; a suffix of operations' names
 };
 

@@ -183,7 +183,7 @@ std::size_t count_state(const TrainingView& view, TrainingReport::Kept& kept) {
   std::size_t elementwise = 0;
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const StateSize state = size_of_state(leaf, view.wrapped);
-    kept.optimizer_state += state.bytes + (leaf.has_master() ? leaf.values.nbytes() : 0);
+    kept.optimizer_state += state.bytes + (leaf.master.defined() ? leaf.master.nbytes() : 0);
     elementwise = std::max(elementwise, state.elementwise);
   }
   return elementwise;

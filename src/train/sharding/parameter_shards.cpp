@@ -154,6 +154,10 @@ void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
   for (const std::vector<Leaf>& leaves : leaves_) {
     for (const Leaf& leaf : leaves) {
       const at::Tensor& parameter = parameters_[leaf.parameter];
+      if (const at::Tensor master = optimizer.master(parameter); master.defined()) {
+        leaf.values.detach().copy_(
+            master.view(-1).narrow(0, leaf.begin, leaf.values.numel()).view(leaf.values.sizes()));
+      }
       auto fields = optimizer.state(parameter);
       if (!fields) continue;
       for (StateField& field : *fields) {
@@ -170,7 +174,10 @@ void ParameterShards::shard_state(WrappedOptimizer& optimizer) const {
       optimizer.set_state(leaf.values, *fields);
     }
   }
-  for (const at::Tensor& parameter : parameters_) optimizer.erase_state(parameter);
+  for (const at::Tensor& parameter : parameters_) {
+    optimizer.erase_state(parameter);
+    optimizer.set_master(parameter, {});
+  }
 }
 
 void ParameterShards::erase_state(WrappedOptimizer& optimizer) const {

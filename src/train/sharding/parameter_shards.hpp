@@ -74,8 +74,8 @@ class ParameterShards {
   /// This rank's shard [n] of a bucket's gradients.
   const at::Tensor& gradient_shard(std::size_t bucket) const { return gradients_[bucket]; }
 
-  /// Replaces the state of parameters with state of their leaves. Throws InvalidArgument for state
-  /// that cannot be read.
+  /// Replaces state and master copies of parameters with those of their leaves. Throws
+  /// InvalidArgument for state that cannot be read.
   void shard_state(WrappedOptimizer& optimizer) const;
   /// Erases the state of all leaves, since other tensors may reuse their addresses.
   void erase_state(WrappedOptimizer& optimizer) const;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -140,6 +141,18 @@ class WrappedOptimizer {
   /// Throws InvalidArgument if the optimizer cannot take these fields.
   virtual void set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) = 0;
   virtual void erase_state(const at::Tensor& leaf) = 0;
+  /// The master copy that load() has found for a parameter that is frozen: whole, until it is
+  /// sharded. Undefined if there is none.
+  at::Tensor master(const at::Tensor& parameter) const {
+    const auto found = masters_.find(parameter.unsafeGetTensorImpl());
+    return found == masters_.end() ? at::Tensor() : found->second.second;
+  }
+  /// An undefined one removes it.
+  void set_master(const at::Tensor& parameter, const at::Tensor& master) {
+    masters_.erase(parameter.unsafeGetTensorImpl());
+    if (master.defined())
+      masters_.emplace(parameter.unsafeGetTensorImpl(), std::pair(parameter, master));
+  }
   /// Creates the state that the class expects the parameters of its groups to have before a step;
   /// most classes expect none. Steps do this themselves.
   virtual void create_expected_state() = 0;
@@ -155,6 +168,10 @@ class WrappedOptimizer {
   virtual void load(torch::serialize::InputArchive& archive) = 0;
   /// Copies the state of the world rank `root` to all ranks of `set`. Collective.
   virtual void broadcast_state(int root, ProcessSet& set) = 0;
+
+ private:
+  // By the address of the parameter, which is kept, so that no other has it.
+  std::unordered_map<const void*, std::pair<at::Tensor, at::Tensor>> masters_;
 };
 
 /// The fields of a state, without undefined tensors. For LibTorch's own classes the tensors are the

@@ -26,6 +26,14 @@ inline at::Tensor noise(int salt, int rank, const Shape& shape, at::ScalarType t
   return (place * place * 0.37 + place * (rank + 1.3) + salt * 0.71).sin().reshape(shape).to(type);
 }
 
+inline DistributedOptimizer::NamedParameters named(const Tensors& parameters) {
+  DistributedOptimizer::NamedParameters named;
+  for (const at::Tensor& parameter : parameters) {
+    named.emplace_back(std::to_string(named.size()), parameter);
+  }
+  return named;
+}
+
 /// Parameters with gradients that the test chooses. SGD adds them up.
 struct Training {
   Training(const std::vector<Shape>& shapes, const PowerSgdOptions* compression,
@@ -38,7 +46,7 @@ struct Training {
           return zeros;
         }()),
         inner(parameters, 1.0),
-        optimizer(inner, DistributedOptimizer::NamedParameters{}, std::move(options)) {
+        optimizer(inner, named(parameters), std::move(options)) {
     for (const Shape& shape : shapes) sums.push_back(at::zeros(shape, at::kDouble));
     if (compression != nullptr) {
       optimizer.register_bucket_hook(PowerSgd(*compression).hook());
