@@ -142,7 +142,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// If gradients have arrived since the last step(), blocks until they are reduced and discards
   /// them; it must then be called on every rank. The backward() of a GAN's generator leaves such
   /// gradients in the discriminator. If the program drops gradients in another way, such as the
-  /// model's zero_grad(), the next backward() does the same.
+  /// model's zero_grad(), the next backward() does the same, and waits there for the other ranks:
+  /// with several optimizers over one loss, call theirs.
   /// @param set_to_none undefine gradients instead of zeroing them
   void zero_grad(bool set_to_none = true);
 

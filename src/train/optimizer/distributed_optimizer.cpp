@@ -663,14 +663,14 @@ void TrainingEngine::reduce(bool is_discarded) {
   try {
     reducers_.reduce_all();
   } catch (...) {
-    normalization_.finish(/*have_succeeded=*/false);
+    normalization_.finish(/*have_succeeded=*/false, is_discarded);
     try {
       comparison_.require_alike();  // the error may be of this rank alone
     } catch (const MismatchError&) {
     }
     throw;
   }
-  normalization_.finish(/*have_succeeded=*/true);
+  normalization_.finish(/*have_succeeded=*/true, is_discarded);
   try {
     comparison_.require_alike();
   } catch (const MismatchError&) {
@@ -708,6 +708,7 @@ int TrainingEngine::join() {
   }
   comparison_.restart();
   normalization_.forget_reference();
+  discards_before_join_ = discards_;
   return last;
 }
 
@@ -815,6 +816,7 @@ Saved TrainingEngine::save(const std::filesystem::path& folder, const SaveOption
   require(Call::Save);
   merge_options();
   local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
+  comparison_.warn_of_skipped_batches(discards_ - discards_before_join_);
   return checkpoint_.save(folder, options);
 }
 

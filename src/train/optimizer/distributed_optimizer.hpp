@@ -167,6 +167,7 @@ class TrainingEngine {
   const std::shared_ptr<std::function<void()>> end_of_backward_;
   int skip_synchronize_ = 0;  // guards alive
   std::uint64_t discards_ = 0;
+  std::uint64_t discards_before_join_ = 0;
 };
 
 }  // namespace kolo::train

@@ -205,7 +205,7 @@ void LossNormalization::begin() {
   counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
 }
 
-void LossNormalization::finish(bool have_succeeded) {
+void LossNormalization::finish(bool have_succeeded, bool are_dropped) {
   factor_ = 1.0;
   if (context_.step.has_any_counted && !counts_) {  // only other ranks have counted
     counts_.emplace(own_row(), context_.set, context_.prefix + ".counts");
@@ -220,7 +220,7 @@ void LossNormalization::finish(bool have_succeeded) {
     if (have_succeeded) throw;
   }
   if (!have_succeeded) return;
-  require_consistent(*counts);
+  if (!are_dropped) require_consistent(*counts);
   const auto total = static_cast<double>(counts->total());
   if (total == 0.0) return;  // all gradients on all ranks are zero
   const int active = counts->active_ranks();

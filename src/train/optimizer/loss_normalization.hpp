@@ -78,9 +78,9 @@ class LossNormalization {
   /// Before the reductions of a step: starts the reduction of counts, if this rank has counted.
   void begin();
   /// After the reductions, on all ranks: waits for the counts and forgets the passes. If the passes
-  /// of any rank are inconsistent, clears gradients and throws on all ranks. Also called after
-  /// failed reductions, and does not throw then.
-  void finish(bool have_succeeded);
+  /// of any rank are inconsistent, clears gradients and throws on all ranks, but not if these are
+  /// dropped anyway. Also called after failed reductions, and does not throw then.
+  void finish(bool have_succeeded, bool are_dropped);
   /// After finish(): normalises the reduced gradients.
   void normalize();
   /// Normalises this rank's gradients by its own count; not collective.

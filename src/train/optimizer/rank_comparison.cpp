@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,8 +12,10 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/StringUtil.h>
 
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "checkpoint/checksums.hpp"
+#include "kolo/objects.hpp"
 #include "train/tensors/deferred.hpp"
 
 namespace kolo::train {
@@ -188,6 +191,26 @@ void RankComparison::compare_last_and_next() const {
   std::vector<NamedValue> facts = last_facts();
   for (NamedValue& fact : facts_now()) facts.push_back(std::move(fact));
   compare(facts);
+}
+
+void RankComparison::warn_of_skipped_batches(std::uint64_t zero_grads) const {
+  const std::vector<std::string> all =
+      allgather_object(std::to_string(zero_grads),
+                       {.name = context_.prefix + ".batches", .process_set = &context_.set});
+  if (context_.set.rank() != 0 || std::ranges::count(all, all.front()) == std::ssize(all)) return;
+  std::string counts;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    counts.append(i == 0 ? "" : ", ").append(all[i]).append(" on rank ");
+    counts += std::to_string(context_.set.ranks()[i]);
+  }
+  KOLO_LOG(Warn)
+      << "DistributedOptimizer: after " << context_.steps
+      << " steps, ranks have begun different numbers of batches, as their calls of "
+         "zero_grad() show: "
+      << counts
+      << ". Where a rank skips a batch before backward(), its later batches are combined "
+         "with others of the other ranks. Let all skip it, or none; call join() where "
+         "ranks have different numbers of batches.";
 }
 
 void RankComparison::compare(const std::vector<NamedValue>& facts) const {

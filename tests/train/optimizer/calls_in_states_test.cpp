@@ -178,6 +178,17 @@ TEST_P(CallsInStatesTest, RefusedWritesAndPasses_LeaveTheNextStepAsItWas) {
   EXPECT_NEAR(value(), -4.0, 1e-12);
 }
 
+TEST_P(CallsInStatesTest, ZeroGrad_DropsPassesThatAStepWouldRefuse) {
+  Chain chain(GetParam());
+  DistributedOptimizer& optimizer = *chain.optimizer;
+  optimizer.backward((chain.first * 3.0).sum(), 1);
+  EXPECT_THROW(chain.backward(1.0), InvalidArgument);  // a second pass, without a count
+  EXPECT_NO_THROW(optimizer.zero_grad());
+  optimizer.backward((chain.first * 2.0).sum(), 1);
+  optimizer.step();
+  EXPECT_NEAR(chain.first.detach()[0].item<double>(), -1.0, 1e-12);
+}
+
 /// A chain of layers, each a bucket of its own, more than there are slots of memory.
 struct Layers {
   explicit Layers(Shard shard) {
