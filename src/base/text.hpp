@@ -17,6 +17,18 @@ inline std::string exact_text(double value) {
   return text.str();
 }
 
+/// Formats a shape and the like: "[3, 4]".
+template <class Numbers>
+std::string list_of(const Numbers& numbers) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(numbers[i]);
+  }
+  text += "]";
+  return text;
+}
+
 /// Names ranks in an error text: "rank 3", "ranks 0 and 2", "ranks 0, 2 and 5".
 inline std::string list_ranks(std::span<const int> ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

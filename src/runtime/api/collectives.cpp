@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/memory_size.hpp"
+#include "base/text.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/messages.hpp"
@@ -33,11 +35,24 @@ namespace {
 // Checks of this rank's arguments. Each records its problem in the request, through which all ranks
 // learn of it.
 
-void check_memory(Operation& operation, const TensorView& tensor) {
-  if (std::any_of(tensor.shape.begin(), tensor.shape.end(),
-                  [](auto extent) { return extent < 0; })) {
+void check_size(Operation& operation, const std::vector<std::int64_t>& shape, DType dtype) {
+  if (std::ranges::any_of(shape, [](auto extent) { return extent < 0; })) {
     add_invalid_reason(operation, "a dimension of the tensor is negative");
+  } else if (!tensor_bytes(shape, size_of(dtype))) {
+    add_invalid_reason(operation, "a tensor of shape " + list_of(shape) + " of " +
+                                      std::string(name_of(dtype)) + " is longer than any memory, " +
+                                      std::to_string(kLongestMemory) + " bytes");
   }
+}
+
+/// Of a count that the program gives; too many stay too many.
+std::int64_t extent_of(std::size_t count) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int64_t>::max();
+  return static_cast<std::int64_t>(std::min(count, kMost));
+}
+
+void check_memory(Operation& operation, const TensorView& tensor) {
+  check_size(operation, tensor.shape, tensor.dtype);
   if (tensor.data == nullptr && tensor.size_bytes() > 0) {
     add_invalid_reason(operation, "the tensor has elements but no memory");
   }
@@ -327,6 +342,8 @@ Submission make_allgather(const std::vector<InputAndGathered>& tensors,
   for (const InputAndGathered& tensor : tensors) {
     add_tensor(*submission.operation, tensor.input).output = static_cast<std::byte*>(tensor.output);
     std::vector<std::int64_t>& shape = request.tensors.back().shape;
+    shape.front() = std::ranges::max(rows);
+    check_size(*submission.operation, shape, tensor.input.dtype);
     shape.erase(shape.begin());
   }
   request.rows = std::move(rows);
@@ -359,10 +376,9 @@ Submission make_broadcast(const std::vector<TensorView>& tensors, int root,
 
 Submission make_sharing(std::size_t size_bytes, const OperationOptions& options) {
   Submission submission = make_operation(Collective::ShareMemory, options);
-  const TensorView extent{
-      &size_bytes, DType::UInt8, {static_cast<std::int64_t>(size_bytes)}, Device{}};
-  check_memory(*submission.operation, extent);
-  submission.operation->request.tensors = {{extent.dtype, extent.shape}};
+  const std::vector<std::int64_t> shape{extent_of(size_bytes)};
+  check_size(*submission.operation, shape, DType::UInt8);
+  submission.operation->request.tensors = {{DType::UInt8, shape}};
   return submission;
 }
 
@@ -527,8 +543,9 @@ Handle allgather_async(const TensorView& input, void* output, std::vector<std::i
                                        " ranks, none negative, for this one that of its tensor",
                                    options);
   }
-  const std::int64_t before = std::accumulate(rows.begin(), rows.begin() + set.rank(), 0L);
-  const std::int64_t all = std::accumulate(rows.begin() + set.rank(), rows.end(), before);
+  const auto own = rows.begin() + set.rank();
+  const std::size_t before = std::accumulate(rows.begin(), own, std::size_t{0});
+  const std::size_t all = std::accumulate(own, rows.end(), before);
   const Submission submission = runtime::make_allgather({{input, output}}, std::move(rows),
                                                         runtime::Outputs::PerRank, options);
   Operation& operation = *submission.operation;
@@ -537,8 +554,8 @@ Handle allgather_async(const TensorView& input, void* output, std::vector<std::i
   runtime::check_overlap(
       operation, std::array{runtime::UsedMemory{
                      .input = {static_cast<const std::byte*>(input.data), input.size_bytes()},
-                     .output = {out, static_cast<std::size_t>(all) * row},
-                     .in_place = out + static_cast<std::size_t>(before) * row}});
+                     .output = {out, all * row},
+                     .in_place = out + before * row}});
   return submit(submission);
 }
 
@@ -666,7 +683,7 @@ class BufferRange {
   void check_bounds(Operation& operation) const {
     if (!operation.request.invalid_reason.empty()) return;  // the shape may be invalid
     const std::size_t room = buffer_.size_bytes() - std::min(offset_, buffer_.size_bytes());
-    if (offset_ > buffer_.size_bytes() || !fits(room / size_of(view_.dtype))) {
+    if (offset_ > buffer_.size_bytes() || view_.size_bytes() > room) {
       add_invalid_reason(operation, std::to_string(view_.count()) + " elements of " +
                                         std::string(name_of(view_.dtype)) + " from byte " +
                                         std::to_string(offset_) +
@@ -679,21 +696,13 @@ class BufferRange {
     }
   }
 
-  /// Whether the shape has at most `room` elements, even if their number overflows.
-  bool fits(std::size_t room) const {
-    const std::vector<std::int64_t>& shape = view_.shape;
-    if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return true;
-    for (const std::int64_t extent : shape) room /= static_cast<std::size_t>(extent);
-    return room > 0;
-  }
-
  private:
   const SharedBuffer& buffer_;
   std::size_t offset_;
   TensorView view_;
 };
 
-std::vector<std::int64_t> shape_of(std::size_t count) { return {static_cast<std::int64_t>(count)}; }
+std::vector<std::int64_t> shape_of(std::size_t count) { return {runtime::extent_of(count)}; }
 
 /// Places the operation's only tensor in shared memory.
 Submission in_shared_memory(Submission submission, const BufferRange& range) {
@@ -753,7 +762,7 @@ Submission make_broadcast(const BufferRange& range, int root, const OperationOpt
 
 /// `count` elements for each rank, as rows.
 std::vector<std::int64_t> rows_of_ranks(const OperationOptions& options, std::size_t count) {
-  return {runtime::set_or_world(options.process_set).size(), static_cast<std::int64_t>(count)};
+  return {runtime::set_or_world(options.process_set).size(), runtime::extent_of(count)};
 }
 
 Submission make_alltoall(const BufferRange& input, const BufferRange& output,

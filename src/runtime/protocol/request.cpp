@@ -7,17 +7,6 @@
 namespace kolo::runtime {
 namespace {
 
-template <class Numbers>
-std::string list_of(const Numbers& numbers) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(numbers[i]);
-  }
-  text += "]";
-  return text;
-}
-
 std::string or_none(const std::string& text) { return text.empty() ? "none" : text; }
 
 std::string text_of(JoinDivisor divisor) {

@@ -55,6 +55,18 @@ std::vector<Defect> all_defects() {
     view.device.kind = DeviceKind::Cuda;
     return allreduce_async(view, view, {.name = "x"});
   };
+  constexpr std::int64_t kHuge = std::int64_t{1} << 32;
+  const auto gather_known = [](std::int64_t of_others) {
+    return [=](const Tensor& tensor) {
+      std::vector<std::int64_t> rows(static_cast<std::size_t>(size()), of_others);
+      rows[static_cast<std::size_t>(rank())] = 1;
+      const TensorView output = view_of(tensor, {1, 2});
+      TensorView input = output;
+      input.data = static_cast<std::byte*>(output.data) +
+                   output.size_bytes() * static_cast<std::size_t>(rank());
+      return allgather_async(input, output.data, rows, {.name = "x"});
+    };
+  };
   const double nan = std::numeric_limits<double>::quiet_NaN();
   return {
       {"Splits", "the splits add up to 5 rows, the tensor has 12", to_all({}), to_all({5, 0})},
@@ -63,6 +75,14 @@ std::vector<Defect> all_defects() {
       {"NoMemory", "the tensor has elements but no memory", reduce({3, 4}), without_memory},
       {"NegativeDimension", "a dimension of the tensor is negative", reduce({3, 4}),
        reduce({3, -4})},
+      {"ElementsMultiplyTo2To64", "shape [4294967296, 4294967296] of float32 is longer than any",
+       reduce({3, 4}), reduce({kHuge, kHuge})},
+      {"BytesMultiplyTo2To64", "shape [4611686018427387904] of float32 is longer than any memory",
+       reduce({3, 4}), reduce({kHuge << 30})},
+      {"RowsMultiplyTo2To64", "shape [0, 4294967296, 4294967296] of float32 is longer than any",
+       gather({2, 4}), gather({0, kHuge, kHuge})},
+      {"KnownRowsMultiplyTo2To64", "shape [2305843009213693952, 2] of float32 is longer than any",
+       gather_known(1), gather_known(kHuge << 29)},
       {"Device", "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone",
        reduce({3, 4}), on_gpu},
       {"Scale", "a scale is not a finite number", reduce({3, 4}),
