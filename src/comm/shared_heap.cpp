@@ -5,28 +5,42 @@
 #include <iterator>
 #include <utility>
 
-#include "comm/shared_memory.hpp"
+#include "kolo/error.hpp"
 
 namespace kolo::comm {
 
-SharedHeap::SharedHeap(FileDescriptor file, std::shared_ptr<SharedWindow> window)
-    : file_(std::move(file)), window_(std::move(window)) {}
+SharedHeap::SharedHeap(int rank, FileDescriptor file, std::vector<SegmentAddress> segments)
+    : rank_(rank), file_(std::move(file)), segments_(std::move(segments)) {}
+
+bool SharedHeap::map() {
+  if (window_ != nullptr) return true;
+  try {
+    window_ = map_window(rank_, segments_);
+  } catch (const BackendError&) {  // too few addresses, or a rank has ended
+    return false;
+  }
+  mapped_.store(window_.get(), std::memory_order_release);
+  return true;
+}
 
 std::shared_ptr<std::byte> SharedHeap::allocate(std::size_t bytes) {
-  if (!creator_.is_current()) return nullptr;
-  bytes = std::max((bytes + page_bytes() - 1) / page_bytes(), std::size_t{1}) * page_bytes();
+  if (!creator_.is_current() || bytes > segment_bytes()) return nullptr;
+  bytes = whole_pages(std::max(bytes, std::size_t{1}));
   std::optional<std::size_t> begin;
   {
     const Lock lock(lock_);
-    begin = take(bytes);
+    if (map()) begin = take(bytes);
   }
   if (!begin) return nullptr;
-  return {at(window_->rank(), *begin), [heap = shared_from_this(), begin = *begin,
-                                        bytes](std::byte*) { heap->give_back(begin, bytes); }};
+  return {at(rank_, *begin), [heap = shared_from_this(), begin = *begin, bytes](std::byte*) {
+            heap->give_back(begin, bytes);
+          }};
 }
 
 std::optional<std::size_t> SharedHeap::offset_of(std::span<const std::byte> memory) const {
-  const std::span<std::byte> own = window_->segment(window_->rank());
+  const SharedWindow* const window = mapped_.load(std::memory_order_acquire);
+  if (window == nullptr) return std::nullopt;
+  const std::span<std::byte> own = window->segment(rank_);
   // As numbers: the two may be different objects.
   const auto offset = reinterpret_cast<std::uintptr_t>(memory.data()) -
                       reinterpret_cast<std::uintptr_t>(own.data());
@@ -50,7 +64,7 @@ std::optional<std::size_t> SharedHeap::take(std::size_t bytes) {
   std::size_t begin = reserved_;
   const auto last = free_.empty() ? free_.end() : std::prev(free_.end());
   if (last != free_.end() && last->first + last->second == reserved_) begin = last->first;
-  if (bytes > window_->segment(window_->rank()).size() - begin) return std::nullopt;
+  if (bytes > segment_bytes() - begin) return std::nullopt;
   if (reserve(file_, page_bytes() + reserved_, begin + bytes - reserved_) != 0) {
     return std::nullopt;
   }
@@ -78,10 +92,10 @@ void SharedHeap::give_back(std::size_t begin, std::size_t bytes) {
 }
 
 Task make_shared_heap(Communicator& communicator, int tag, std::shared_ptr<SharedHeap>& heap) {
-  std::shared_ptr<SharedWindow> window;
   FileDescriptor file;
-  co_await make_empty_posix_window(communicator, tag, window, file);
-  heap = std::make_shared<SharedHeap>(std::move(file), std::move(window));
+  std::vector<SegmentAddress> segments;
+  co_await make_empty_segments(communicator, tag, file, segments);
+  heap = std::make_shared<SharedHeap>(communicator.rank(), std::move(file), std::move(segments));
 }
 
 }  // namespace kolo::comm

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <fcntl.h>
-#include <limits>
 #include <memory>
 #include <string>
 #include <sys/mman.h>
@@ -20,6 +19,7 @@
 
 #include "base/held_signal.hpp"
 #include "base/intentional_leak.hpp"
+#include "base/memory_size.hpp"
 #include "kolo/error.hpp"
 
 namespace kolo::comm {
@@ -64,6 +64,10 @@ void Mapping::leave_out_of_core_dumps() const { ::madvise(memory_, size_bytes_, 
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
+}
+
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + page_bytes() - 1) / page_bytes() * page_bytes();
 }
 
 int reserve(const FileDescriptor& file, std::size_t begin, std::size_t bytes) {
@@ -164,7 +168,7 @@ void attempt(Notice& own, Step step) {
 
 std::uint64_t machine_bytes() {
   struct sysinfo machine{};
-  if (::sysinfo(&machine) != 0) return std::numeric_limits<std::int64_t>::max();
+  if (::sysinfo(&machine) != 0) return kLongestMemory;
   return (std::uint64_t{machine.totalram} + machine.totalswap) * machine.mem_unit;
 }
 
@@ -176,16 +180,6 @@ void require_memory(std::size_t size_bytes, int ranks) {
   throw BackendError(std::to_string(size_bytes) + " bytes of shared memory for each of " +
                      std::to_string(ranks) + " ranks exceed this machine's " +
                      std::to_string(total) + " bytes");
-}
-
-std::vector<Mapping> map_all(const std::vector<Notice>& all, int rank) {
-  std::vector<Mapping> mappings;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    mappings.push_back(open_segment(all[i].segment));
-    // A rank's core dump holds only its own segment; otherwise n dumps would hold n copies of each.
-    if (i != static_cast<std::size_t>(rank)) mappings.back().leave_out_of_core_dumps();
-  }
-  return mappings;
 }
 
 /// Gathers every rank's notice, in rank order.
@@ -202,18 +196,6 @@ Task exchange(Communicator& communicator, int tag, const Notice& own, std::vecto
   outgoing.set_left();
 }
 
-std::shared_ptr<SharedWindow> make_window(int rank, std::size_t segment_bytes,
-                                          std::vector<Mapping> mappings) {
-  std::vector<SharedWindow::Segment> segments;
-  for (const Mapping& mapping : mappings) {
-    // The counter and the key have a separate page, so that the usable memory is page-aligned.
-    segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
-                        {mapping.data() + page_bytes(), segment_bytes}});
-  }
-  return std::make_shared<SharedWindow>(
-      rank, std::move(segments), std::make_shared<const std::vector<Mapping>>(std::move(mappings)));
-}
-
 /// Throws on every rank if any rank has failed, with the text of the first such rank.
 void require_success(const std::vector<Notice>& all) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -224,10 +206,26 @@ void require_success(const std::vector<Notice>& all) {
   }
 }
 
+std::shared_ptr<SharedWindow> map_window(int rank, std::span<const SegmentAddress> addresses,
+                                         std::size_t segment_bytes) {
+  auto mappings = std::make_shared<std::vector<Mapping>>();
+  std::vector<SharedWindow::Segment> segments;
+  for (const SegmentAddress& address : addresses) {
+    const Mapping& mapping = mappings->emplace_back(open_segment(address));
+    // A rank's core dump holds only its own segment; otherwise n dumps would hold n copies of each.
+    if (std::ssize(segments) != rank) mapping.leave_out_of_core_dumps();
+    // The counter and the key have a separate page, so that the usable memory is page-aligned.
+    segments.push_back({reinterpret_cast<SharedWindow::StageCounter*>(mapping.data()),
+                        {mapping.data() + page_bytes(), segment_bytes}});
+  }
+  return std::make_shared<SharedWindow>(rank, std::move(segments), std::move(mappings));
+}
+
 /// `make` makes this rank's segment, whose bytes behind the first page are those of the window.
 template <class Make>
 Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes, const Make& make,
-                 NewSegment& segment, std::shared_ptr<SharedWindow>& window) {
+                 NewSegment& segment, std::vector<SegmentAddress>& segments,
+                 std::shared_ptr<SharedWindow>& window) {
   Notice own;
   attempt(own, [&] {
     segment = make();
@@ -237,18 +235,14 @@ Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
   std::vector<Notice> all;
   co_await exchange(communicator, tag, own, all);
   require_success(all);
-  std::vector<Mapping> mappings;
-  attempt(own, [&] { map_all(all, communicator.rank()).swap(mappings); });
+  for (const Notice& notice : all) segments.push_back(notice.segment);
+  std::shared_ptr<SharedWindow> mapped;
+  attempt(own, [&] { mapped = map_window(communicator.rank(), segments, segment_bytes); });
 
   // A rank may close its descriptor only after all have mapped it, and succeeds only if all do.
   co_await exchange(communicator, tag, own, all);
   require_success(all);
-  window = make_window(communicator.rank(), segment_bytes, std::move(mappings));
-}
-
-std::size_t round_up(std::size_t bytes) {
-  const std::size_t page = page_bytes();
-  return (bytes + page - 1) / page * page;
+  window = std::move(mapped);
 }
 
 }  // namespace
@@ -256,23 +250,27 @@ std::size_t round_up(std::size_t bytes) {
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window) {
   const auto make = [&] {
-    const std::size_t size_bytes = page_bytes() + round_up(segment_bytes);
-    if (size_bytes < segment_bytes) throw BackendError("the size exceeds the address space");
-    require_memory(size_bytes, communicator.size());
-    return make_segment(size_bytes);
+    require_memory(segment_bytes, communicator.size());
+    return make_segment(page_bytes() + whole_pages(segment_bytes));
   };
   NewSegment segment;
-  co_await make_window(communicator, tag, segment_bytes, make, segment, window);
+  std::vector<SegmentAddress> segments;
+  co_await make_window(communicator, tag, segment_bytes, make, segment, segments, window);
 }
 
-Task make_empty_posix_window(Communicator& communicator, int tag,
-                             std::shared_ptr<SharedWindow>& window, FileDescriptor& file) {
+Task make_empty_segments(Communicator& communicator, int tag, FileDescriptor& file,
+                         std::vector<SegmentAddress>& segments) {
   const std::size_t bytes =
-      round_up(machine_bytes() / static_cast<std::uint64_t>(communicator.size()));
+      whole_pages(machine_bytes() / static_cast<std::uint64_t>(communicator.size()));
   const auto make = [&] { return make_segment(page_bytes() + bytes, page_bytes()); };
   NewSegment segment;
-  co_await make_window(communicator, tag, bytes, make, segment, window);
+  std::shared_ptr<SharedWindow> proof;  // that all can map them
+  co_await make_window(communicator, tag, bytes, make, segment, segments, proof);
   file = std::move(segment.file);
+}
+
+std::shared_ptr<SharedWindow> map_window(int rank, std::span<const SegmentAddress> segments) {
+  return map_window(rank, segments, segments.front().size_bytes - page_bytes());
 }
 
 }  // namespace kolo::comm

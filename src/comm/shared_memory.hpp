@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "comm/file_descriptor.hpp"
 #include "kolo/communicator.hpp"
@@ -58,6 +59,8 @@ struct NewSegment {
 /// The size of this system's memory pages.
 std::size_t page_bytes();
 #pragma GCC visibility pop
+/// The size of the pages that hold `bytes`, kLongestMemory at most.
+std::size_t whole_pages(std::size_t bytes);
 
 /// Reserves memory for a part of a segment, so that a full /dev/shm is an error here and not a
 /// SIGBUS later. Returns 0 or the error's number.
@@ -106,9 +109,13 @@ class JoinedMapping {
 Task make_posix_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                        std::shared_ptr<SharedWindow>& window);
 
-/// The same, without memory: together the segments have as many addresses as the machine has
-/// memory, and reserve() gives `file`, this rank's own, memory behind its first page.
-Task make_empty_posix_window(Communicator& communicator, int tag,
-                             std::shared_ptr<SharedWindow>& window, FileDescriptor& file);
+/// Makes a segment on every rank, without memory: together they are as long as the machine's, and
+/// reserve() gives `file`, this rank's own, memory behind its first page. The other ranks can map
+/// it while `file` is open.
+Task make_empty_segments(Communicator& communicator, int tag, FileDescriptor& file,
+                         std::vector<SegmentAddress>& segments);
+
+/// A window of segments of equal size. Throws BackendError.
+std::shared_ptr<SharedWindow> map_window(int rank, std::span<const SegmentAddress> segments);
 
 }  // namespace kolo::comm

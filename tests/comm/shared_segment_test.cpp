@@ -1,4 +1,7 @@
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -86,13 +89,8 @@ struct OneHeap {
   explicit OneHeap(std::size_t pages) {
     NewSegment segment = make_segment((1 + pages) * page_bytes(), page_bytes());
     fd = segment.file.get();
-    auto mapping = std::make_shared<Mapping>(open_segment(segment.address));
-    std::vector<SharedWindow::Segment> segments{
-        {reinterpret_cast<SharedWindow::StageCounter*>(mapping->data()),
-         {mapping->data() + page_bytes(), pages * page_bytes()}}};
-    heap = std::make_shared<SharedHeap>(
-        std::move(segment.file),
-        std::make_shared<SharedWindow>(0, std::move(segments), std::move(mapping)));
+    inode = segment.address.inode;
+    heap = std::make_shared<SharedHeap>(0, std::move(segment.file), std::vector{segment.address});
   }
 
   std::size_t place(const std::shared_ptr<std::byte>& memory) const {
@@ -105,9 +103,23 @@ struct OneHeap {
     return static_cast<std::size_t>(status.st_blocks) * 512 / page_bytes() - 1;
   }
 
+  bool is_mapped() const {
+    std::ifstream mappings("/proc/self/maps");
+    const std::string all(std::istreambuf_iterator<char>(mappings), {});
+    return all.find(" " + std::to_string(inode) + " ") != std::string::npos;
+  }
+
   int fd = -1;
+  std::uint64_t inode = 0;
   std::shared_ptr<SharedHeap> heap;
 };
+
+TEST(SharedHeapTest, Segments_AreMappedWhenMemoryIsGivenOut) {
+  const OneHeap one(2);
+  EXPECT_FALSE(one.is_mapped());
+  EXPECT_NE(one.heap->allocate(1), nullptr);
+  EXPECT_TRUE(one.is_mapped());
+}
 
 TEST(SharedHeapTest, FreedMemory_IsGivenOutAgain) {
   const OneHeap one(100);
@@ -135,6 +147,7 @@ TEST(SharedHeapTest, FreedMemory_IsGivenOutAgain) {
 
 TEST(SharedHeapTest, MemoryThatDoesNotFit_IsRefused) {
   const OneHeap one(4);
+  EXPECT_EQ(one.heap->allocate(static_cast<std::size_t>(-1)), nullptr);
   const auto all = one.heap->allocate(4 * page_bytes());
   EXPECT_NE(all, nullptr);
   EXPECT_EQ(one.heap->allocate(1), nullptr);
