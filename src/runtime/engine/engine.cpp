@@ -510,8 +510,8 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
         complete(operation, error ? error : find_late_loss(*operation));
       });
   has_waited_ = !progress.has_progressed && !executor_.first_on_cpu().empty();
-  if (progress.is_overdue) declare_silent_rank_lost();
   if (order_ != nullptr && !progress.has_progressed) check_order(now);
+  if (progress.is_overdue) declare_silent_rank_lost();
   if (now >= next_look_) note_pending(now, kNotable);
   return has_progressed || progress.has_progressed;
 }
