@@ -18,16 +18,23 @@
 ///
 /// A receive takes the first message with its tag from its rank that no earlier receive has taken.
 /// Messages are independent of collectives, of other process sets, and of one another but for that
-/// order: a send or a receive that waits delays nothing else. Short ones (2 KiB) are copied, so
-/// that their send ends at once; long ones move from memory to memory once the receiver has posted
-/// its receive. A long message whose send ends with a TimeoutError was not sent: a receive that had
-/// just taken it takes the next, or ends with a TimeoutError if a later receive has that.
+/// order: sends and receives that wait, however many, delay nothing else. Short ones (2 KiB) are
+/// copied, so that their send ends at once; long ones move from memory to memory once the receiver
+/// has posted its receive. A long message whose send ends with a TimeoutError was not sent: a
+/// receive that had just taken it takes the next, or ends with a TimeoutError if a later receive
+/// has that.
+///
+/// A message is not lost because its rank shuts down or the set is removed: one whose send has
+/// ended well arrives, also at a receive that is posted later, until the receiver's own rank does
+/// so; and a long one, if its receive has been posted by then.
 ///
 /// Errors at the call, on this rank alone: InvalidArgument for a tensor on a GPU, and for a rank
 /// that is no member; ShutdownError after the Runtime has ended. Errors from the handle or the
 /// blocking call: TimeoutError if the other side has not called in time; MismatchError if count or
 /// dtype differ, on the receiver, and on the sender of a long message; PeerLostError, as of
-/// collectives; ShutdownError if the set is closed first. After the first two the set stays usable.
+/// collectives; ShutdownError if a rank has shut down or removed the set, for a send that begins
+/// later or that no receive has matched, and a receive for which no message was sent. After the
+/// first two the set stays usable.
 namespace kolo {
 
 /// The source of a receive: whichever rank sends first.

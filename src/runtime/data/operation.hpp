@@ -77,6 +77,10 @@ struct Operation {
   MessageMatch message;                         ///< send, receive
   int last_joined = 0;                          ///< join: the world rank that joined last
 
+  /// Whether it is between two ranks: matched by its peer and tag, not by its name.
+  bool is_message() const {
+    return request.collective == Collective::Send || request.collective == Collective::Receive;
+  }
   /// Whether other ranks access its memory.
   bool is_accessed_by_peers() const {
     return !tensors.empty() && !tensors.front().peer_buffers.empty();

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <bitset>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <exception>
 #include <list>
 #include <map>
 #include <memory>
@@ -14,7 +16,6 @@
 #include <vector>
 
 #include "kolo/communicator.hpp"
-#include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 
@@ -24,22 +25,64 @@ namespace kolo::runtime {
 /// order in which they were sent, and independent of all collectives.
 ///
 /// A short message carries its data. A long one is offered first; its receiver clears it once the
-/// program has posted a receive for it, and names the tag under which the data moves, from memory
+/// program has posted a receive for it, and names the tag under which the data move, from memory
 /// to memory. Messages, offers and answers have one tag, so that they arrive in order.
+///
+/// However much waits for other ranks, a step looks once for what has arrived.
+///
+/// When the set is closed, each rank says to those that it has sent messages which one was the
+/// last. Once they have all taken it, nothing that it has sent is on the way any more.
 class PointToPoint {
  public:
+  using Clock = Operation::Clock;
+
   /// `path` outlives this object.
   PointToPoint(const DataPath& path, std::unique_ptr<Communicator> communicator);
   ~PointToPoint();
 
-  /// Run operations. Throw AgreedFailure if no other rank has matched them at their deadline or
-  /// when the set is closed, and where the two ranks disagree about size or type.
-  Task send(std::shared_ptr<Operation> operation);
-  Task receive(std::shared_ptr<Operation> operation);
+  /// A send or a receive, which begins in the next step; once the set is closed, a receive alone.
+  void start(std::shared_ptr<Operation> operation);
+  /// One step: takes a few messages that have arrived, and moves data; true if something advanced.
+  /// Throws BackendError.
+  bool advance(Clock::time_point now);
 
-  /// The set is closed; `reason` completes the errors of what is not matched.
-  void close(const std::string& reason) { closed_ = reason; }
-  bool is_closed() const { return closed_.has_value(); }
+  /// A send or a receive that has ended, with `error` if it is set.
+  struct Ended {
+    std::shared_ptr<Operation> operation;
+    std::exception_ptr error;
+  };
+  /// The next one; null: none. It has failed if no other rank has matched it at its deadline or
+  /// when the set was closed, or where the two ranks disagree about size or type.
+  std::optional<Ended> take_ended();
+
+  /// Whether data that move are overdue: at their deadline, and not within KOLO_LOST_AFTER; true
+  /// once per this time.
+  bool is_overdue(Clock::time_point now);
+
+  /// The set is closed: this rank begins no more sends. `reason` completes the errors of what is
+  /// not matched.
+  void close(const std::string& reason);
+  /// Once the set is closed: all that this rank has sent has arrived.
+  bool is_delivered() const { return receivers_.empty(); }
+  /// Whether data move, of messages that are matched.
+  bool is_moving() const { return !moving_.empty(); }
+  /// Nothing arrives any more: what is not matched fails, from now on.
+  void end() { has_ended_ = true; }
+
+  struct Stopped {
+    std::shared_ptr<Operation> operation;
+    std::vector<Transfer> transfers;  ///< which use its memory
+  };
+  /// After a loss: removes and returns what has not ended.
+  std::vector<Stopped> stop();
+
+  /// Calls `visit(operation)` for everything that has not ended.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const Messages* const messages : {&starting_, &waiting_, &moving_}) {
+      for (const Message& message : *messages) visit(*message.operation);
+    }
+  }
 
   Communicator& communicator() { return *communicator_; }
 
@@ -50,6 +93,8 @@ class PointToPoint {
     Clear,   // the offer is matched: send the data under `tag`
     Refuse,  // it is matched by a receive of another size or type, which `bytes` and `dtype` say
     Gone,    // the sender gives up its offer
+    Last,    // no more messages and offers of this sender, whose offers that wait are void
+    Taken,   // all up to the last one; what was matched has been answered
   };
   struct Header {
     Kind kind = Kind::Data;
@@ -58,64 +103,107 @@ class PointToPoint {
     std::uint64_t bytes = 0;
     std::uint64_t dtype = 0;
   };
-  /// A message or an offer that has arrived.
   struct Arrival {
     int sender = 0;
     Header header{};
     std::vector<std::byte> data{};
   };
-  /// A receive that the program has posted.
-  struct Posted {
-    const Operation& operation;
-    std::uint64_t place;  // among all receives, in the order of the calls
-    std::optional<Arrival> match{};
-    std::optional<int> gone{};  // the sender of a match that was an offer, and is given up
-    bool is_overtaken = false;  // a later receive has matched what the sender has sent since
-  };
-  /// The answer to an offer of this rank.
-  using Answer = std::optional<Header>;
   struct Packet {
     std::vector<std::byte> bytes;
     Transfer transfer;
   };
-  using OfferId = std::pair<int, std::uint64_t>;  // its sender and number
-  class PostedHere;
-  class OfferedHere;
-  struct Matched;
-  struct Answered;
-  struct Received;
 
+  /// Those of one tag between this rank and a peer are neighbours in a map, in order.
+  struct Place {
+    std::int64_t tag = 0;
+    int peer = 0;
+    std::uint64_t number = 0;
+
+    auto operator<=>(const Place&) const = default;
+  };
+
+  /// A send or a receive.
+  struct Message {
+    std::shared_ptr<Operation> operation;
+    std::uint64_t number = 0;  // of a send's offer; of a receive, in the order of the calls
+    Clock::time_point deadline{};
+    Clock::time_point overdue_at{};  ///< or at the deadline, if that is later
+    Place offer{};              // the one that a receive has taken: `number` is its id
+    bool is_overtaken = false;  // a later receive has matched what the sender has sent since
+    int data_tag = 0;           // of the data of a taken offer; 0: none is free yet
+    std::vector<Transfer> transfers{};
+    std::exception_ptr error{};
+  };
+  using Messages = std::list<Message>;
+  using Position = Messages::iterator;
+
+  static bool is_send(const Message& message) {
+    return message.operation->request.collective == Collective::Send;
+  }
+
+  // Messages to and from other ranks.
   void tell(int rank, const Header& header, std::span<const std::byte> data = {});
-  void forget_sent();
-  void serve();
+  static void forget_sent(std::list<Packet>& packets);
+  bool serve(Clock::time_point now);
   std::optional<Arrival> take_next();
   void take(Arrival arrival);
-  void post(Posted& posted);
-  void match(Posted& posted, Arrival arrival);
-  static OfferId id_of(const Arrival& arrival);
-  static bool is_match(const Posted& posted, const Arrival& arrival);
-  /// Throws AgreedFailure, on the sender of an offer too, if the match has another size or type.
-  void check_match(const Posted& posted, std::size_t bytes);
-  std::optional<int> free_data_tag(int sender) const;
-  std::vector<Transfer> receive_data(std::span<std::byte> data, int sender, int tag);
-  /// Throws AgreedFailure if the deadline has passed or the set is closed; `what` has not happened.
-  void fail_if_over(const Operation& operation, const std::string& what) const;
-  void fail_if_overtaken(const Posted& posted) const;
+
+  void begin();
+
+  // Sends.
+  void send(Position message);
+  void take_answer(const Header& answer);
+  void void_offers_to(int receiver);
+
+  // Receives.
+  void post(Position message);
+  std::map<Place, Arrival>::iterator find_unexpected(const MessageMatch& wanted);
+  void take_message(Arrival arrival);
+  void match(Position message, Arrival arrival);
+  bool clear(Message& message);
+  void forget_offer(Message& message);
+  void take_back(const Arrival& gone);
+  void void_offers_of(int sender);
+  void answer_last_ones();
+
+  // Ends.
+  bool move_data();
+  bool has_moved(Message& message);
+  void end_overdue(Clock::time_point now);
+  void end_unmatched(Position message, ErrorKind kind);
+  void end(Messages& from, Position message, std::optional<Failure> failure = {});
+
+  Header header_of(const Operation& operation) const;
+  Failure mismatch(const Message& message, int peer, const Header& theirs) const;
+  std::string what_is_missing(const Operation& operation) const;
   std::string about(const Operation& operation) const;
   std::string rank_text(int rank) const;
 
   const DataPath& path_;
   const std::unique_ptr<Communicator> communicator_;  // before its transfers
-  std::list<Packet> outgoing_;
-  std::optional<std::pair<int, Packet>> incoming_;  // with its sender
-  std::uint64_t offers_ = 0;                        // made so far
-  std::map<std::uint64_t, Answer*> offered_;        // by the offer's id, not answered
-  std::uint64_t receives_ = 0;                      // posted so far
-  std::deque<Posted*> posted_;                      // not matched, in the order of the calls
-  std::map<OfferId, Posted*> offers_matched_;
-  std::list<Arrival> unexpected_;            // no receive matches them yet
-  std::set<std::pair<int, int>> data_tags_;  // in use: sender, tag
+  std::map<int, std::list<Packet>> outgoing_;         // by receiver
+  std::optional<std::pair<int, Packet>> incoming_;    // with its sender
+  Clock::time_point next_look_{};                     // for messages that nothing waits for
+
+  Messages starting_;
+  Messages waiting_;  // sends for an answer, receives for a message
+  Messages moving_;   // their data
+  Messages ended_;
+  Clock::time_point next_deadline_ = Clock::time_point::max();  // of `waiting_`, or before
+
+  std::uint64_t offers_ = 0;                   // made so far
+  std::map<std::uint64_t, Position> offered_;  // by the offer's id, not answered
+  std::uint64_t receives_ = 0;                 // posted so far
+  std::map<Place, Position> posted_;           // not matched
+  std::map<Place, Position> taken_;            // by the offer
+  std::uint64_t arrivals_ = 0;                 // unexpected ones so far
+  std::map<Place, Arrival> unexpected_;        // no receive matches them yet
+  std::map<int, std::bitset<Communicator::kTagCount>> data_tags_;  // in use, by sender
+
+  std::set<int> receivers_;  // have not taken the last message
+  std::set<int> leaving_;    // have sent their last one, and not been answered
   std::optional<std::string> closed_;
+  bool has_ended_ = false;
 };
 
 }  // namespace kolo::runtime

@@ -24,14 +24,7 @@ void BatchQueue::push(Batch batch) {
 
 BatchQueue::Step BatchQueue::advance(int polls) {
   if (batches_.empty()) return {};
-  Step step = advance(batches_.front(), polls);
-  if (step.operations.empty()) return step;
-  batches_.pop_front();
-  ++ended_;
-  return step;
-}
-
-BatchQueue::Step BatchQueue::advance(Batch& batch, int polls) {
+  Batch& batch = batches_.front();
   Step step;
   Progress progress = Progress::Done;
   const UsualFloats floats;
@@ -50,16 +43,14 @@ BatchQueue::Step BatchQueue::advance(Batch& batch, int polls) {
   if (progress != Progress::Done) return step;
   step.has_progressed = true;
   step.operations = std::move(batch.operations);
+  batches_.pop_front();
+  ++ended_;
   return step;
 }
 
 bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grace) {
-  return !batches_.empty() && is_overdue(batches_.front(), now, grace);
-}
-
-bool BatchQueue::is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace) {
-  if (now <= batch.overdue_at) return false;
-  batch.overdue_at = later(now, grace);
+  if (batches_.empty() || now <= batches_.front().overdue_at) return false;
+  batches_.front().overdue_at = later(now, grace);
   return true;
 }
 
@@ -104,6 +95,10 @@ bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
 namespace {
 
 Task wait_for(BatchQueue::Place place) { co_await place; }
+
+Task wait_for(std::vector<Transfer> transfers) {
+  for (Transfer& transfer : transfers) co_await transfer;
+}
 
 Task run_after(BatchQueue::Place place, Task task) {
   co_await place;
@@ -168,14 +163,6 @@ void BatchExecutor::start_in_order(std::shared_ptr<Operation> operation,
   on_cpu_.push({std::move(task), std::move(one), overdue_at(deadline)});
 }
 
-void BatchExecutor::start_message(std::shared_ptr<Operation> operation) {
-  const auto deadline = operation->deadline;
-  Task task = operation->request.collective == Collective::Send
-                  ? point_to_point_->send(operation)
-                  : point_to_point_->receive(operation);
-  messages_.push_back({std::move(task), {std::move(operation)}, overdue_at(deadline)});
-}
-
 void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
@@ -187,7 +174,7 @@ void BatchExecutor::progress_gpu() {
 }
 
 bool BatchExecutor::is_idle() {
-  return on_cpu_.empty() && on_gpu_.empty() && messages_.empty() &&
+  return on_cpu_.empty() && on_gpu_.empty() && !point_to_point_->is_moving() &&
          (device_runner_ == nullptr || device_runner_->is_idle());
 }
 
@@ -205,8 +192,9 @@ void BatchExecutor::abort(const std::string& reason) {
   lost_.add(on_cpu_.take_all());
   lost_.add(on_gpu_.take_all());
   LostBatches::Batches messages;
-  std::ranges::move(messages_, std::back_inserter(messages));
-  messages_.clear();
+  for (auto& [operation, transfers] : point_to_point_->stop()) {
+    messages.push_back({wait_for(std::move(transfers)), {std::move(operation)}, {}});
+  }
   lost_.add(std::move(messages));
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,11 +59,8 @@ class BatchQueue {
   /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
   /// AgreedFailure ends the batch; any other exception concerns only this rank and is thrown.
   Step advance(int polls);
-  /// The same for a batch in no queue.
-  static Step advance(Batch& batch, int polls);
   /// Whether the first batch is overdue; true once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
-  static bool is_overdue(Batch& batch, Clock::time_point now, std::chrono::nanoseconds grace);
   /// The place after all batches pushed so far. Refers to the queue.
   Place after_all() const { return {*this, begun_}; }
 
@@ -154,14 +150,10 @@ class BatchExecutor {
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (const BatchQueue* const queue : {&on_cpu_, &on_gpu_}) queue->for_each(visit);
-    for (const BatchQueue::Batch& message : messages_) visit(*message.operations.front());
+    point_to_point_->for_each(visit);
   }
-  /// Starts a send or a receive, which waits for no batch.
-  void start_message(std::shared_ptr<Operation> operation);
-  /// The set is closed; `reason` completes the errors of messages that are not matched.
-  void close(const std::string& reason) {
-    if (!point_to_point_->is_closed()) point_to_point_->close(reason);
-  }
+  /// Between two ranks: sends and receives, which wait for no batch.
+  PointToPoint& messages() { return *point_to_point_; }
   /// Appends a join, which completes after the batches of both queues.
   void start_join(std::shared_ptr<Operation> join);
 
@@ -183,19 +175,15 @@ class BatchExecutor {
       progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
-    for (auto message = messages_.begin(); message != messages_.end();) {
-      const BatchQueue::Step step = BatchQueue::advance(*message, polls);
-      progress.is_overdue |= BatchQueue::is_overdue(*message, now, data_.longest_silence());
-      progress.has_progressed |= step.has_progressed;
-      const auto current = message++;
-      if (step.operations.empty()) continue;
-      messages_.erase(current);
-      complete(step.operations.front(), step.error);
+    progress.has_progressed |= point_to_point_->advance(now);
+    progress.is_overdue |= point_to_point_->is_overdue(now);
+    while (const auto ended = point_to_point_->take_ended()) {
+      complete(ended->operation, ended->error);
     }
     progress_gpu();
     return progress;
   }
-  /// Nothing is queued or moving, including on GPUs.
+  /// Nothing is queued or moving, including on GPUs. Messages that are not matched may wait.
   bool is_idle();
 
   /// Other ranks are likely to ask this one for the order of launches. Any thread.
@@ -234,7 +222,6 @@ class BatchExecutor {
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;
   std::unique_ptr<PointToPoint> point_to_point_;  // null: the engine has ended
-  std::list<BatchQueue::Batch> messages_;
   LostBatches lost_;
 };
 

@@ -539,12 +539,13 @@ bool Engine::take_submissions(Clock::time_point now) {
 }
 
 /// Whether the operation runs without an agreement of the ranks: it is a message between two, or
-/// they are matched by order. Once the set is closed, the coordinator says why it does not run.
+/// they are matched by order. Once the set is closed, the coordinator says why it does not run;
+/// but messages that were sent before may still be received.
 bool Engine::start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now) {
-  if (control_->coordinator().is_closed()) return false;
-  const Collective collective = operation->request.collective;
-  if (collective == Collective::Send || collective == Collective::Receive) {
-    executor_.start_message(operation);
+  const bool is_receive = operation->request.collective == Collective::Receive;
+  if (control_->coordinator().is_closed() && (loss_ || !is_receive)) return false;
+  if (operation->is_message()) {
+    executor_.messages().start(operation);
   } else if (order_ != nullptr) {
     note_agreed(*operation, insight::time_of(now), {});
     executor_.start_in_order(operation, *order_);
@@ -615,9 +616,9 @@ void Engine::begin_course(Operation& operation) const {
   course.step = activity.step;
   course.set = number_;
   course.bytes = operation.request.size_bytes();
-  const Collective collective = operation.request.collective;
-  const bool is_message = collective == Collective::Send || collective == Collective::Receive;
-  if (is_message && operation.message.peer >= 0) course.peer = world_rank(operation.message.peer);
+  if (operation.is_message() && operation.message.peer >= 0) {
+    course.peer = world_rank(operation.message.peer);
+  }
 }
 
 /// `last`: who submitted last what the ranks waited for, and when, as another rank says.
@@ -691,13 +692,16 @@ void Engine::end(const std::string& why, Leaving how) {
       const Lock lock(progress_mutex_);
       if (control_ == nullptr) break;  // another thread was faster
       has_progressed = progress_step(1);
-      const bool is_over = loss_ ? !executor_.has_stopped_batches() : control_->have_all_left();
-      if (!is_over && Clock::now() > give_up_at) world_.mark_broken();
-      if (is_over || Clock::now() > give_up_at) {
+      const bool is_idle = loss_ ? !executor_.has_stopped_batches() : executor_.is_idle();
+      const bool is_over = is_idle && (loss_ || control_->have_all_left());
+      const bool gives_up = is_idle && !is_over && Clock::now() > give_up_at;
+      if (gives_up) world_.mark_broken();
+      if (is_over || gives_up) {
         release(why);
         break;
       }
-      if (control_->has_left() && give_up_at == Clock::time_point::max()) {
+      const bool is_closed = control_->coordinator().is_closed();
+      if (is_idle && is_closed && give_up_at == Clock::time_point::max()) {
         // Silence is not detected from here on.
         give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
       }
@@ -712,19 +716,23 @@ void Engine::end(const std::string& why, Leaving how) {
   thread_.reset();
 }
 
+/// Receives may wait when a rank leaves: only when all have left, it is sure that nothing arrives.
 void Engine::leave_when_closed() {
-  if (control_->has_left() || loss_) return;
-  if (!control_->coordinator().is_closed()) return;
-  executor_.close(control_->coordinator().why_closed());
-  if (!executor_.is_idle()) return;
-  if (order_ != nullptr) order_->leave();
-  control_->leave();
+  if (loss_ || !control_->coordinator().is_closed()) return;
+  PointToPoint& messages = executor_.messages();
+  messages.close(control_->coordinator().why_closed());
+  if (!control_->has_left() && executor_.is_idle() && messages.is_delivered()) {
+    if (order_ != nullptr) order_->leave();
+    control_->leave();
+  }
+  if (control_->have_all_left()) messages.end();
 }
 
 /// A thread that waits for an operation may be about to begin another step, and the program may
 /// keep the engine by handles and sets for as long as it likes.
 void Engine::release(const std::string& why) {
   queue_.stop(why);
+  executor_.messages().end();
   progress_step(1);  // ends operations submitted since the set was closed
   if (order_ != nullptr && !loss_) order_->end();
   serve_messages();  // the last ones

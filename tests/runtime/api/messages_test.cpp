@@ -1,12 +1,15 @@
 // Sends and receives: what matches what, and how they end.
 #include "kolo/messages.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <latch>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -16,6 +19,7 @@
 #include "runtime/deaths.hpp"
 #include "runtime/every_world.hpp"
 #include "runtime/values.hpp"
+#include "support/fake_world/fault_world.hpp"
 
 namespace kolo::test::messages_test {
 
@@ -279,13 +283,39 @@ TEST_P(MessageErrorsTest, AMessageThatIsGivenUp_LeavesTheOthersInOrder) {
 TEST_P(MessageErrorsTest, OfASetThatIsClosed_EndWithIt) {
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     expect_sum_works(runtime, "all have begun");
-    if (runtime.rank() == 1) return;
     Tensor tensor(5000);
+    if (runtime.rank() == 1) {
+      Handle receiving = receive_async(tensor.view(), 0, {.tag = 1});
+      runtime.shutdown();
+      EXPECT_THROW(receiving.wait(), ShutdownError);
+      return;
+    }
     if (runtime.rank() == 0) {
       expect_contains(text_thrown_by<ShutdownError>([&] { send(tensor.view(), 1); }),
                       "rank 1 shut Kolo down");
     }
     EXPECT_THROW(receive(tensor.view(), 1), ShutdownError);
+  });
+}
+
+// The receiver knows that the sender has left before it looks for the messages.
+TEST_P(MessageErrorsTest, WhatWasSentBeforeItsRankLeft_Arrives) {
+  run_runtimes(GetParam(), [&](Runtime& runtime) {
+    if (runtime.rank() == 0) {
+      send(message(0, 512, 1).view(), 1);
+      send(message(0, 3, 2).view(), 1);
+      return;
+    }
+    EXPECT_THROW(barrier(), ShutdownError);
+    if (runtime.rank() > 1) return;
+    Tensor first(512);
+    Tensor second(3);
+    receive(first.view(), 0);
+    EXPECT_EQ(receive(second.view(), kAnyRank), 0);
+    expect_message(first, 0, 1);
+    expect_message(second, 0, 2);
+    EXPECT_THROW(receive(first.view(), kAnyRank), ShutdownError);
+    EXPECT_THROW(send(first.view(), 0), ShutdownError);
   });
 }
 
@@ -320,6 +350,97 @@ TEST_P(MessageErrorsTest, InvalidArguments_ThrowAtTheCall) {
     expect_contains(text_of([&] { send(on_gpu, 1); }), "messages are for CPU memory");
     expect_sum_works(runtime, "the set goes on");
   });
+}
+
+constexpr int kWorldMessagesChannel = 7;
+constexpr int kFirstSetMessagesChannel = 23;
+
+// The last message, or the answer to its offer, is on its way when the set is closed.
+void expect_arrival(int late, std::int64_t count, bool is_removed) {
+  std::latch are_posted(2);
+  std::atomic<bool> is_closed{false};
+  run_ranks(2, [&](FakeWorld& fake) {
+    const int rank = fake.topology().rank;
+    const Fault delay{.kind = Fault::Kind::Delay,
+                      .channel = is_removed ? kFirstSetMessagesChannel : kWorldMessagesChannel,
+                      .until = &is_closed};
+    const std::vector<Fault> faults(rank == late ? 1 : 0, delay);
+    FaultWorld world(std::shared_ptr<comm::World>(std::shared_ptr<void>(), &fake), faults);
+    Runtime runtime(options_in(world, test_config()));
+    ProcessSet& set = is_removed ? runtime.add_process_set({0, 1}) : runtime.world();
+    Tensor tensor = rank == 0 ? message(0, count) : Tensor(count);
+    Handle handle;
+    std::jthread watcher;
+    if (rank == 0) {
+      handle = send_async(tensor.view(), 1, {.process_set = &set});
+    } else {
+      handle = receive_async(tensor.view(), 0, {.process_set = &set});
+      watcher = std::jthread([&] {
+        EXPECT_THROW(barrier({.process_set = &set}), ShutdownError);
+        is_closed = true;
+      });
+    }
+    are_posted.arrive_and_wait();
+    if (is_removed) {
+      runtime.remove_process_set(set);
+    } else {
+      runtime.shutdown();
+    }
+    handle.wait();
+    expect_message(tensor, 0);
+  });
+}
+
+TEST(MessagesOfAClosedSetTest, OnTheirWay_Arrive) {
+  for (const bool is_removed : {false, true}) {
+    expect_arrival(0, 512, is_removed);
+    expect_arrival(1, 5000, is_removed);
+  }
+}
+
+// More long ones than there are tags for data on the way: some are asked for after the last.
+TEST(MessagesOfAClosedSetTest, ThatAreMatched_Move) {
+  constexpr std::size_t kMany = 600;
+  std::latch are_posted(2);
+  run_runtimes({.size = 2, .network = {.longest_delay = 100us, .rendezvous = true}},
+               [&](Runtime& runtime) {
+                 std::vector<Tensor> tensors;
+                 std::vector<Handle> handles;
+                 for (std::size_t i = 0; i < kMany; ++i) {
+                   const bool sends = runtime.rank() == 0;
+                   tensors.push_back(sends ? message(0, 600, i) : Tensor(600));
+                   handles.push_back(sends ? send_async(tensors.back().view(), 1)
+                                           : receive_async(tensors.back().view(), 0));
+                 }
+                 are_posted.arrive_and_wait();
+                 runtime.shutdown();
+                 for (std::size_t i = 0; i < kMany; ++i) {
+                   handles[i].wait();
+                   expect_message(tensors[i], 0, i);
+                 }
+               });
+}
+
+TEST(MessagesOfAClosedSetTest, ThatNobodyReceives_AreGoneWithIt) {
+  run_ranks(2,
+            [](FakeWorld& world) {
+              Runtime runtime(options_in(world, test_config()));
+              ProcessSet& set = runtime.add_process_set({0, 1});
+              const Tensor tensor(600);
+              Handle sending;
+              if (runtime.rank() == 0) {
+                const Tensor small(5);
+                for (int i = 0; i < 100; ++i) send(small.view(), 1, {.process_set = &set});
+                sending = send_async(tensor.view(), 1, {.process_set = &set});
+              }
+              runtime.remove_process_set(set);
+              if (runtime.rank() == 0) {
+                EXPECT_THROW(sending.wait(), ShutdownError);
+              }
+              const std::vector<int> both{0, 1};
+              EXPECT_FALSE(world.make_communicator(both, kFirstSetMessagesChannel)->probe(0));
+            },
+            {.rendezvous = true});
 }
 
 }  // namespace kolo::test::messages_test
