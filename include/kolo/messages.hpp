@@ -42,7 +42,7 @@ inline constexpr int kAnyRank = -1;
 
 struct MessageOptions {
   std::int64_t tag = 0;  ///< the same on both sides
-  std::string name{};    ///< for texts; need not be the same on both sides
+  std::string name{};    ///< for texts alone; several at once may have the same
   std::optional<std::chrono::nanoseconds> timeout{};  ///< default: KOLO_TIMEOUT
   ProcessSet* process_set = nullptr;                  ///< default: the world of Runtime::current()
   /// Owner of the memory, held until the operation has ended; after a PeerLostError, for good.

@@ -27,7 +27,7 @@ void TensorQueue::submit(std::shared_ptr<Operation> operation) {
   const Lock lock(mutex_);
   const Request& request = operation->request;
   if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
-  if (!is_matched_by_order_ && !names_in_flight_.insert(request.name).second) {
+  if (is_matched_by_name(*operation) && !names_in_flight_.insert(request.name).second) {
     throw InvalidArgument(about(describe(request)) +
                           "an operation of this name is still in flight on this rank. Wait for "
                           "it first, or use another name.");
@@ -93,7 +93,7 @@ void TensorQueue::release(const Operation& operation) {
     has_joined_ = false;
     unnamed_.clear();  // ranks have made different calls; from here on they make the same again
     ++joins_;
-  } else if (!is_matched_by_order_) {
+  } else if (is_matched_by_name(operation)) {
     names_in_flight_.erase(operation.request.name);
   }
   --in_flight_;

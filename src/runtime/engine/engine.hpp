@@ -105,6 +105,10 @@ class TensorQueue {
 
  private:
   std::string about(const std::string& what) const;
+  /// Otherwise the name is for texts alone.
+  bool is_matched_by_name(const Operation& operation) const {
+    return !is_matched_by_order_ && !operation.is_message();
+  }
 
   const std::string process_set_;
   const bool is_matched_by_order_;

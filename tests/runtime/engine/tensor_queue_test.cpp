@@ -70,6 +70,22 @@ TEST(TensorQueueTest, NameInFlight_IsRejectedUntilReleased) {
   queue.submit(make("a"));
 }
 
+// They match by ranks and tags.
+TEST(TensorQueueTest, NamesOfMessages_AreForTextsAlone) {
+  TensorQueue queue("world");
+  const auto make_message = [](Collective collective) {
+    auto message = make("a");
+    message->request.collective = collective;
+    return message;
+  };
+  const auto sent = make_message(Collective::Send);
+  queue.submit(sent);
+  queue.submit(make("a"));
+  queue.submit(make_message(Collective::Receive));
+  queue.release(*sent);
+  EXPECT_THROW(queue.submit(make("a")), InvalidArgument) << "the collective is in flight";
+}
+
 TEST(TensorQueueTest, Join_ComesAfterTheOperationsAndOnlyOnce) {
   TensorQueue queue("world");
   queue.submit(make("a"));
