@@ -44,8 +44,8 @@ for preset in "${presets[@]}"; do
   mkdir "$build/results"
   cd "$root"
   ctest --preset "$preset" "${chosen[@]}" --show-only=json-v1 > "$build/tests.json"
-  # Tests wait more than they compute, above all those under mpirun, which only the preset release
-  # has: on two cores, three of these run simultaneously with another.
+  # Tests wait more than they compute, above all those under mpirun, of which the preset release
+  # has most: on two cores, three of these run simultaneously with another.
   at_once=$(($(nproc) + 1))
   if [ "$preset" = release ]; then at_once=$((at_once + 7)); fi
   # Failed tests are counted below; the other presets should still run.
