@@ -91,6 +91,24 @@ if(TARGET kolo)
     RANKS 2
     TIMEOUT 900
     LIBRARIES kolo)
+  add_library(kolo_random_training STATIC
+    train/random/calls.cpp
+    train/random/model.cpp
+    train/random/plan.cpp
+    train/random/program.cpp
+    train/random/rank.cpp
+    train/random/reference.cpp
+    train/random/run.cpp
+  )
+  kolo_configure_target(kolo_random_training)
+  kolo_internal_includes(kolo_random_training)
+  kolo_compile_quickly(kolo_random_training)
+  target_include_directories(kolo_random_training PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(kolo_random_training PUBLIC kolo_test_support kolo)
+  kolo_precompile_torch(kolo_random_training)
+  kolo_test_executable(training_gate tools/training_gate.cpp)
+  target_link_libraries(training_gate PRIVATE kolo_random_training CLI11::CLI11)
+  kolo_precompile_torch(training_gate)
   kolo_add_test(random_training_test SOURCES train/optimizer/random_training_test.cpp
     LIBRARIES kolo SHORT)
   kolo_add_mpi_test(training_steps_test
