@@ -3,9 +3,9 @@
 //   training_gate --mode gathered --seeds 200          in a process each, with ranks that are threads
 //   training_gate --mode none --seed 17                one program
 //   training_gate --mode none --seed 17 --calls 3,9    without its other calls
-//   mpirun -np 3 training_gate --mode copy --seeds 50  ranks that are processes
 //
-// Modes: none, optimizer, gradients, copy (of Shard::Full, which needs processes) and gathered.
+// Modes: none, optimizer, gradients and gathered; random_copy_test runs the one copy of Shard::Full,
+// which needs processes.
 // Prints the smallest program that fails, and the command that replays it. Exit code 0: none fails.
 #include <algorithm>
 #include <chrono>
@@ -36,7 +36,7 @@ struct Arguments {
   std::string mode = "none";
   std::uint64_t first = 1;
   std::uint64_t seeds = 100;
-  int calls_in_program = 100;
+  int calls_in_program = kCalls;
   std::vector<int> calls;  // all if empty
   int timeout_s = 20;
   bool keeps_going = false;

@@ -109,15 +109,18 @@ if(TARGET kolo)
   kolo_test_executable(training_gate tools/training_gate.cpp)
   target_link_libraries(training_gate PRIVATE kolo_random_training CLI11::CLI11)
   kolo_precompile_torch(training_gate)
-  kolo_add_test(random_training_test SOURCES train/optimizer/random_training_test.cpp
-    LIBRARIES kolo SHORT)
+  kolo_add_test(random_training_test SOURCES train/random/random_training_test.cpp
+    LIBRARIES kolo_random_training kolo SHARDS 2 SHORT)
+  kolo_add_mpi_test(random_copy_test SOURCES train/random/random_copy_test.cpp RANKS 2 3
+    LIBRARIES kolo_random_training kolo)
+  add_test(NAME random_training_alphabet COMMAND Python3::Interpreter
+    "${CMAKE_CURRENT_SOURCE_DIR}/train/random/alphabet_test.py")
   kolo_add_mpi_test(training_steps_test
     SOURCES
       train/optimizer/ended_runtime_test.cpp
       train/optimizer/local_steps_test.cpp
       train/optimizer/loss_normalization_test.cpp
       train/optimizer/owned_optimizer_test.cpp
-      train/optimizer/random_copy_test.cpp
       train/optimizer/rank_comparison_test.cpp
       train/optimizer/replica_check_test.cpp
     LIBRARIES kolo_extras)

@@ -114,11 +114,10 @@ void draw_options(Random& random, const Plan& plan, Setup& setup) {
   setup.has_float_default = !random.one_in(3);
 }
 
-/// Ranks of a node can only be threads where they need no memory in common.
-void draw_world(Random& random, Setup& setup, int ranks) {
-  setup.ranks = ranks > 0 ? ranks : random.between(1, 3);
+/// The world of threads, whose nodes have no memory in common.
+void draw_world(Random& random, Setup& setup) {
+  setup.ranks = random.between(1, 3);
   if (setup.mode == Mode::FullGathered && setup.ranks == 1) setup.ranks = 2;
-  if (setup.mode == Mode::FullCopy) return;
   const bool is_gathered = setup.mode == Mode::FullGathered;
   setup.nodes = is_gathered || random.one_in(4) ? setup.ranks : 1;
   setup.has_shared_memory = !random.one_in(4);
@@ -243,7 +242,11 @@ Plan draw_plan(std::uint64_t seed, Mode mode, int ranks) {
       setup.mode = are_threads && drawn == 3 ? Mode::FullGathered : static_cast<Mode>(drawn);
     }
     if (mode == Mode::FullCopy && setup.mode == Mode::FullGathered) setup.mode = Mode::None;
-    draw_world(random, setup, mode == Mode::FullCopy ? ranks : 0);
+    if (mode == Mode::FullCopy) {
+      setup.ranks = ranks;
+    } else {
+      draw_world(random, setup);
+    }
     draw_options(random, plan, setup);
     plan.parts.push_back(setup);
   }

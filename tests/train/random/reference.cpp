@@ -262,7 +262,7 @@ std::optional<Expected> Reference::problem_with_shares(const Pass& pass) const {
                          has(pass.networks, plan_.model.layer(pass.failing).network) &&
                          plan_.model.layer(pass.failing).kind == LayerKind::Plain &&
                          model_.of_layer(pass.failing).front().second.requires_grad();
-    if (!is_used || pass.is_local) return Expected::not_made();
+    if (!is_used || pass.is_local || share.rows == 0) return Expected::not_made();
   }
   return std::nullopt;
 }
@@ -276,6 +276,11 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
         if (of(rank).contains(name)) return Expected::not_made();
       }
     }
+    const auto has_none = [&](int rank) {
+      return trained.arrived[static_cast<std::size_t>(rank)].empty();
+    };
+    const bool is_unnoticed = trained.passes > 0 && std::ranges::any_of(active(), has_none);
+    if (is_unnoticed && !kRules.restarts_without_samples) return Expected::not_made();
     if (!new_in(optimizer).empty() && !kRules.keeps_zeroed_then_new) return Expected::not_made();
     return std::nullopt;
   }
@@ -923,6 +928,10 @@ Expected Reference::reset_state(int optimizer, const std::string& name) {
 
 Expected Reference::state_map(int optimizer) const {
   if (is_sharded(setup_.mode)) return Expected::refused({"state()", "parameter_state()"});
+  // Adagrad's state is created in different calls.
+  if (dynamic_cast<torch::optim::Adagrad*>(at(optimizer).plain.get()) != nullptr) {
+    return Expected::not_made();
+  }
   return Expected::number(static_cast<double>(at(optimizer).plain->state().size()));
 }
 
@@ -932,7 +941,6 @@ Expected Reference::archive(int optimizer) {
   if (!trained.is_idle() || !joined_.empty() || trained.members_side) return Expected::not_made();
   if (!trained.option_sides.empty()) return Expected::not_made();
   if (trained.has_shards) return Expected::refused({"torch::save", "needs whole state"});
-  complete_state(*at(optimizer).plain);
   return {};
 }
 

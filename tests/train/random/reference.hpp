@@ -70,12 +70,13 @@ struct Rules {
   bool loads_in_inference = false;     ///< load() under InferenceMode
   bool keeps_zeroed_then_new = false;  ///< a layer unfrozen or added after the model's zero_grad()
   bool ends_with_new = false;          ///< an optimizer that ends before the step of a new layer
-  bool never_waits_in_backward = false;  ///< two sharded optimizers, ranks use different layers
-  bool saves_late_modules = false;       ///< modules and buffers registered after wrapping
-  bool forgets_refused_passes = false;   ///< backward() after synchronize() leaves no trace
-  bool writes_after_refusal = false;     ///< full_parameters() that has thrown leaves no trace
-  bool drops_mixed_passes = false;       ///< zero_grad() drops passes with and without a count
-  bool counts_own_zero_grads = false;    ///< zero_grads() counts what the program has called
+  bool never_waits_in_backward = false;   ///< two sharded optimizers, ranks use different layers
+  bool saves_late_modules = false;        ///< modules and buffers registered after wrapping
+  bool forgets_refused_passes = false;    ///< backward() after synchronize() leaves no trace
+  bool writes_after_refusal = false;      ///< full_parameters() that has thrown leaves no trace
+  bool drops_mixed_passes = false;        ///< zero_grad() drops passes with and without a count
+  bool restarts_without_samples = false;  ///< the model's zero_grad(), on a rank without gradients
+  bool counts_own_zero_grads = false;     ///< zero_grads() counts what the program has called
 };
 inline constexpr Rules kRules{};
 

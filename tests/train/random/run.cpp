@@ -38,12 +38,12 @@ void make_refused(const Line& line, Rank& rank) {
   throw std::runtime_error("it was not refused");
 }
 
-void set_default_dtype(bool is_float) {
-  torch::set_default_dtype(is_float ? caffe2::TypeMeta::Make<float>()
-                                    : caffe2::TypeMeta::Make<double>());
-}
-
 }  // namespace
+
+void set_default_dtype(const Setup& setup) {
+  torch::set_default_dtype(setup.has_float_default ? caffe2::TypeMeta::Make<float>()
+                                                   : caffe2::TypeMeta::Make<double>());
+}
 
 std::string Places::text(const Program& program) const {
   std::string text;
@@ -101,7 +101,7 @@ std::string run_in_threads(const Program& program, std::chrono::seconds timeout,
     test::Setting setting{.size = setup.ranks, .network = {.nodes = setup.nodes}};
     setting.network.has_shared_memory = setup.has_shared_memory;
     setting.config.timeout = timeout;
-    set_default_dtype(setup.has_float_default);
+    set_default_dtype(setup);
     std::string failure;
     try {
       test::run_runtimes(
@@ -109,7 +109,7 @@ std::string run_in_threads(const Program& program, std::chrono::seconds timeout,
     } catch (const std::exception& error) {
       failure = error.what();
     }
-    set_default_dtype(/*is_float=*/true);
+    torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
     if (!failure.empty()) return "part " + std::to_string(i) + ": " + failure;
   }
   return {};

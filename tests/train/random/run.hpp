@@ -11,6 +11,9 @@
 /// Random training programs: how they run.
 namespace kolo::random_training {
 
+/// Calls of a program.
+inline constexpr int kCalls = 100;
+
 /// Where each rank is; may lie in memory that processes share.
 struct Places {
   std::atomic<int> part[kMaxRanks]{};
@@ -31,6 +34,9 @@ class TemporaryFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// For a part, before its ranks begin.
+void set_default_dtype(const Setup& setup);
 
 /// Makes this rank's calls of a part. Throws std::runtime_error, with the call, at the first that
 /// ends otherwise than in one process.
