@@ -116,7 +116,7 @@ Outcome run_forked(const Arguments& arguments, std::uint64_t seed, const std::ve
     _exit(0);
   }
   close(ends[1]);
-  const std::chrono::seconds limit(arguments.timeout_s * 4 + 60);
+  const std::chrono::seconds limit(arguments.timeout_s * 3 + 10);
   const std::string text = read_all(ends[0], child, limit);
   close(ends[0]);
   int status = 0;

@@ -476,11 +476,16 @@ struct SetOption final : Call {
   Expected in_one_process(Reference& reference) const override {
     return reference.set_option(o, group, side, option, value);
   }
-  void on_rank(Rank& rank, const Expected&) const override {
-    auto& groups = rank.side(o, side).param_groups();
+  void on_rank(Rank& rank, const Expected&) const override { set_on(rank, side); }
+  /// Those that have taken steps may have it on both sides.
+  void missed(Rank& rank, const Expected&) const override {
+    set_on(rank, Side::Wrapper);
+    set_on(rank, Side::Wrapped);
+  }
+  void set_on(Rank& rank, Side where) const {
+    auto& groups = rank.side(o, where).param_groups();
     set_option(groups[static_cast<std::size_t>(group)].options(), option, value);
   }
-  void missed(Rank& rank, const Expected& expected) const override { on_rank(rank, expected); }
 };
 
 struct AddBuffer final : Call {

@@ -68,8 +68,8 @@ struct Setup {
 
   DistributedOptimizerOptions options() const;
   std::string text() const;
-  /// Whether buckets share slots: the end of the last pass submits all.
-  bool shares_slots() const { return mode >= Mode::Gradients; }
+  /// Whether the end of the last pass submits all buckets.
+  bool submits_at_end() const { return mode == Mode::Gradients || mode == Mode::FullCopy; }
 };
 
 struct Plan {

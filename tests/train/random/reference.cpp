@@ -87,6 +87,7 @@ void Reference::begin_part(const Setup& setup) {
   gradients_.assign(kMaxRanks, {});
   late_.clear();
   late_buffers_ = 0;
+  has_scaled_ = false;
   for (int o = 0; o < count(); ++o) {
     Trained& trained = at(o);
     restart(trained);
@@ -206,7 +207,7 @@ bool Reference::is_certainly_in_flight(int optimizer) const {
   const Trained& trained = at(optimizer);
   if (trained.is_synchronized || trained.is_broken || trained.is_zeroed) return false;
   if (trained.passes < setup_.passes) return false;
-  if (setup_.shares_slots()) return true;
+  if (setup_.submits_at_end()) return true;
   return std::ranges::all_of(active(), [&](int rank) {
     const auto& arrived = trained.arrived[static_cast<std::size_t>(rank)];
     return std::ranges::all_of(trained.reduced, [&](const std::string& name) {
@@ -276,11 +277,6 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
         if (of(rank).contains(name)) return Expected::not_made();
       }
     }
-    const auto has_none = [&](int rank) {
-      return trained.arrived[static_cast<std::size_t>(rank)].empty();
-    };
-    const bool is_unnoticed = trained.passes > 0 && std::ranges::any_of(active(), has_none);
-    if (is_unnoticed && !kRules.restarts_without_samples) return Expected::not_made();
     if (!new_in(optimizer).empty() && !kRules.keeps_zeroed_then_new) return Expected::not_made();
     return std::nullopt;
   }
@@ -363,8 +359,10 @@ Expected Reference::backward(const Pass& pass) {
     if (pass.failing >= 0) trained.is_broken = true;
   }
   if (pass.failing >= 0) {
+    has_scaled_ = true;
     return {.end = Expected::End::Throws, .words = {"a bad batch"}, .is_of_program = true};
   }
+  has_scaled_ = true;
   for (const int rank : active()) add_gradients(pass, rank, rank);
   for (const int o : optimizers) {
     Trained& trained = at(o);
@@ -454,6 +452,9 @@ Expected Reference::synchronize(int optimizer) {
 Expected Reference::visit(int optimizer, int layer, bool drops) {
   Expected expected = problem_with_reducing(optimizer);
   if (!expected.returns() || at(optimizer).has_overflow) return Expected::not_made();
+  for (const Parameter& each : model_.of_layer(layer)) {
+    if (late_.contains(each.first) && !kRules.names_late_parameters) return Expected::not_made();
+  }
   reduce(optimizer);
   if (!joined_.empty() && is_sharded(setup_.mode)) {
     return Expected::refused({"for_each_gradient()", "joined"});
@@ -672,7 +673,22 @@ Expected Reference::step_alone(const Pass& pass) {
   return {};
 }
 
+/// Whether a rank without samples does not notice that the program drops gradients by itself.
+bool Reference::is_unnoticed_somewhere(const Trained& trained) const {
+  if (!trained.has_begun() || !trained.has_counted) return false;
+  return std::ranges::any_of(active(), [&](int rank) {
+    return std::ranges::none_of(trained.reduced,
+                                [&](const std::string& name) { return of(rank).contains(name); });
+  });
+}
+
 Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
+  if (by != Zeroing::Wrapper && !kRules.restarts_without_samples) {
+    const auto is_unnoticed = [&](const Trained& trained) {
+      return is_unnoticed_somewhere(trained);
+    };
+    if (std::ranges::any_of(trained_, is_unnoticed)) return Expected::not_made();
+  }
   if (by == Zeroing::Model) {
     std::set<std::string> names;
     for (const Parameter& each : model_.parameters()) names.insert(each.first);
@@ -706,6 +722,7 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
   if (!joined_.empty() && !new_in(optimizer).empty()) return Expected::not_made();
   if (!to_none && is_sharded(setup_.mode) && trained.has_local) return Expected::not_made();
   const bool has_begun = trained.passes > 0 || trained.is_synchronized || trained.is_broken;
+  if (!to_none && has_begun && !kRules.zeroes_skipped) return Expected::not_made();
   if (has_begun) names.insert(trained.reduced.begin(), trained.reduced.end());
   if (trained.passes > 0 && is_sharded(setup_.mode)) trained.has_shards = true;
   clear(names, to_none || (has_begun && is_sharded(setup_.mode)));
@@ -720,6 +737,7 @@ Expected Reference::unscale(int optimizer) {
   Trained& trained = at(optimizer);
   Expected expected = problem_with_reducing(optimizer);
   if (!setup_.scales || !expected.returns()) return Expected::not_made();
+  if (!has_scaled_) return Expected::refused({"unscale_() before any scale()"});
   if (!trained.has_begun() && !trained.is_synchronized) return Expected::not_made();
   if (trained.has_stepped) return Expected::refused({"unscale_() after step()"});
   if (trained.is_unscaled) return Expected::refused({"unscale_() a second time"});
@@ -731,7 +749,7 @@ Expected Reference::unscale(int optimizer) {
 Expected Reference::update(std::optional<double> scale) {
   if (!setup_.scales) return Expected::not_made();
   const auto is_pending = [](const Trained& trained) {
-    return (trained.has_begun() || trained.is_synchronized) && !trained.are_unscaled;
+    return trained.has_begun() || trained.is_synchronized;
   };
   const auto is_unknown = [](const Trained& trained) {
     return trained.is_unscaled && !trained.has_stepped;
@@ -1030,6 +1048,7 @@ Expected Reference::join(int rank) {
     return Expected::not_made();
   }
   if (!are_all_idle() || has_gradient(0) || !new_in(0).empty()) return Expected::not_made();
+  if (setup_.mode == Mode::None && !kRules.joins_after_drops) return Expected::not_made();
   if (at(0).members_side || !at(0).option_sides.empty()) return Expected::not_made();
   joined_.insert(rank);
   return {};
@@ -1043,7 +1062,10 @@ Expected Reference::join_rest() {
   }
   if (!new_in(0).empty()) return Expected::not_made();
   joined_.clear();
-  for (int o = 0; o < count(); ++o) zero(o, Zeroing::Wrapper, true);
+  for (int o = 0; o < count(); ++o) {
+    zero(o, Zeroing::Wrapper, true);
+    if (is_sharded(setup_.mode)) at(o).has_shards = true;
+  }
   return {};
 }
 

@@ -76,6 +76,9 @@ struct Rules {
   bool writes_after_refusal = false;      ///< full_parameters() that has thrown leaves no trace
   bool drops_mixed_passes = false;        ///< zero_grad() drops passes with and without a count
   bool restarts_without_samples = false;  ///< the model's zero_grad(), on a rank without gradients
+  bool names_late_parameters = false;     ///< for_each_gradient() and modules registered late
+  bool zeroes_skipped = false;            ///< zero_grad(false) of a skipped batch leaves zeros
+  bool joins_after_drops = false;         ///< none: others drop a batch while a rank has joined
   bool counts_own_zero_grads = false;     ///< zero_grads() counts what the program has called
 };
 inline constexpr Rules kRules{};
@@ -207,6 +210,7 @@ class Reference {
   std::set<std::string> used_by(int layer) const;
   std::set<std::string> touched(int optimizer, const Pass& pass, int rank) const;
   bool has_gradient(int optimizer) const;
+  bool is_unnoticed_somewhere(const Trained& trained) const;
   bool is_scaled(const Trained& trained) const;
   bool have_arrived_alike(const Trained& trained) const;
   bool is_certainly_in_flight(int optimizer) const;
@@ -241,6 +245,7 @@ class Reference {
   std::vector<double> buffers_;
   std::set<std::string> late_;  // names of parameters that were registered after wrapping
   int late_buffers_ = 0;
+  bool has_scaled_ = false;  // in this part
   std::map<int, Snapshot> snapshots_;
 };
 
