@@ -544,8 +544,10 @@ Handle allgather_async(const TensorView& input, void* output, std::vector<std::i
                                    options);
   }
   const auto own = rows.begin() + set.rank();
-  const std::size_t before = std::accumulate(rows.begin(), own, std::size_t{0});
-  const std::size_t all = std::accumulate(own, rows.end(), before);
+  // None is negative, and the sum is of what the ranks have in memory.
+  const auto before = static_cast<std::size_t>(std::accumulate(rows.begin(), own, std::int64_t{0}));
+  const auto all =
+      before + static_cast<std::size_t>(std::accumulate(own, rows.end(), std::int64_t{0}));
   const Submission submission = runtime::make_allgather({{input, output}}, std::move(rows),
                                                         runtime::Outputs::PerRank, options);
   Operation& operation = *submission.operation;

@@ -229,7 +229,7 @@ void PointToPoint::post(Position message) {
   }
   Arrival arrival = std::move(found->second);
   unexpected_.erase(found);
-  match(message, std::move(arrival));
+  match(message, arrival);
 }
 
 /// The first message or offer for such a receive.
@@ -259,10 +259,10 @@ void PointToPoint::take_message(Arrival arrival) {
   }
   const Position message = found->second;
   posted_.erase(found);
-  match(message, std::move(arrival));
+  match(message, arrival);
 }
 
-void PointToPoint::match(Position message, Arrival arrival) {
+void PointToPoint::match(Position message, const Arrival& arrival) {
   const auto& [sender, header, data] = arrival;
   for (auto [other, last] = all_of(taken_, header.tag, sender); other != last; ++other) {
     other->second->is_overtaken |= other->second->number < message->number;

@@ -128,9 +128,9 @@ class PointToPoint {
     std::uint64_t number = 0;  // of a send's offer; of a receive, in the order of the calls
     Clock::time_point deadline{};
     Clock::time_point overdue_at{};  ///< or at the deadline, if that is later
-    Place offer{};              // the one that a receive has taken: `number` is its id
-    bool is_overtaken = false;  // a later receive has matched what the sender has sent since
-    int data_tag = 0;           // of the data of a taken offer; 0: none is free yet
+    Place offer{};                   // the one that a receive has taken: `number` is its id
+    bool is_overtaken = false;       // a later receive has matched what the sender has sent since
+    int data_tag = 0;                // of the data of a taken offer; 0: none is free yet
     std::vector<Transfer> transfers{};
     std::exception_ptr error{};
   };
@@ -159,7 +159,7 @@ class PointToPoint {
   void post(Position message);
   std::map<Place, Arrival>::iterator find_unexpected(const MessageMatch& wanted);
   void take_message(Arrival arrival);
-  void match(Position message, Arrival arrival);
+  void match(Position message, const Arrival& arrival);
   bool clear(Message& message);
   void forget_offer(Message& message);
   void take_back(const Arrival& gone);

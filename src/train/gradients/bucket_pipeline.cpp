@@ -68,6 +68,10 @@ class OwnMemoryPipeline final : public BucketPipeline {
       if (!reductions_.is_submitted(i)) reductions_.submit(i);
     }
   }
+  bool submit_without_wait() override {
+    submit_rest();
+    return false;
+  }
   std::exception_ptr restart() override { return nullptr; }
 
  private:
@@ -98,6 +102,7 @@ class SharedSlotsPipeline final : public BucketPipeline {
   void bucket_arrived(std::size_t bucket) override;
   void pass_ended() override;
   void submit_rest() override;
+  bool submit_without_wait() override;
   std::exception_ptr restart() override;
 
  private:
@@ -105,7 +110,7 @@ class SharedSlotsPipeline final : public BucketPipeline {
   static constexpr Duration kPatience = std::chrono::milliseconds(100);
 
   bool has_next() const { return next_ < reductions_.size() * rounds_; }
-  bool is_slot_free();
+  bool is_slot_free(Duration patience);
   std::exception_ptr submit_next();
   std::exception_ptr complete(std::size_t bucket);
 
@@ -135,7 +140,8 @@ bool SharedSlotsPipeline::is_writable(std::size_t bucket) {
 }
 
 void SharedSlotsPipeline::bucket_arrived(std::size_t) {
-  while (has_next() && arrivals_.is_complete(next_ % reductions_.size()) && is_slot_free()) {
+  while (has_next() && arrivals_.is_complete(next_ % reductions_.size()) &&
+         is_slot_free(patience_)) {
     if (const std::exception_ptr error = submit_next()) {
       reductions_.step().phases.fail();
       std::rethrow_exception(error);
@@ -144,8 +150,7 @@ void SharedSlotsPipeline::bucket_arrived(std::size_t) {
 }
 
 /// Whether the slot's previous bucket has completed, perhaps after a wait.
-bool SharedSlotsPipeline::is_slot_free() {
-  const Duration patience = reductions_.step().had_joined ? Duration::zero() : patience_;
+bool SharedSlotsPipeline::is_slot_free(Duration patience) {
   for (std::size_t i = next_ % reductions_.size() % slots_; i < reductions_.size(); i += slots_) {
     if (!reductions_.is_submitted(i) || reductions_.is_complete(i)) continue;
     const auto start = std::chrono::steady_clock::now();
@@ -163,12 +168,17 @@ void SharedSlotsPipeline::pass_ended() {
   if (by_pass_) {
     while (next_ < reductions_.size() * static_cast<std::size_t>(passes)) submit_next();
   } else if (patience_ > Duration::zero() && passes == passes_) {
-    while (has_next() && is_slot_free()) submit_next();
+    while (has_next() && is_slot_free(patience_)) submit_next();
   }
 }
 
 void SharedSlotsPipeline::submit_rest() {
   while (has_next()) submit_next();
+}
+
+bool SharedSlotsPipeline::submit_without_wait() {
+  while (has_next() && is_slot_free(Duration::zero())) submit_next();
+  return has_next();
 }
 
 /// Completes the slot's previous bucket and returns its error, if any, instead of throwing it: all

@@ -69,6 +69,9 @@ class BucketPipeline {
   virtual void pass_ended() = 0;
   /// Submits all other buckets of the step.
   virtual void submit_rest() = 0;
+  /// The same as far as that does not wait, for a rank without gradients of its own. Returns whether
+  /// any are left.
+  virtual bool submit_without_wait() = 0;
   /// Begins a new step. Returns the first error of the buckets that it completed in the last one.
   virtual std::exception_ptr restart() = 0;
 };

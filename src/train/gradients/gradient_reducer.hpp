@@ -72,6 +72,8 @@ class GradientReducer {
   void pass_ended() { layout_->pipeline->pass_ended(); }
   /// Submits the buckets that backward() has not submitted.
   void submit_rest();
+  /// The same as far as that does not wait. Returns whether any are left.
+  bool submit_without_wait() { return layout_->pipeline->submit_without_wait(); }
   /// Waits for all submitted buckets and assigns their gradients. Returns the first error; one is
   /// that the program has replaced a gradient meanwhile.
   std::exception_ptr finish();

@@ -144,7 +144,6 @@ struct StepState {
   int no_sync = 0;                ///< guards alive
   bool is_active = true;          ///< this rank has not joined
   std::vector<int> joined_ranks;  ///< in this step, of a sharded optimizer, see Attendance
-  bool had_joined = false;        ///< some ranks had, in the last step
   PassKinds own_passes;           ///< of this rank since the last step
   bool has_any_counted = false;   ///< a pass of any rank, according to this step's reductions
   /// Of what ranks do alike, see RankComparison; none if there is one rank.

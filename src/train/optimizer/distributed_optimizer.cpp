@@ -237,7 +237,8 @@ void TrainingEngine::require(Call call) {
   require_phase(call, context_.step.phases.current());
   const CallRule& rule = call_rules()[static_cast<std::size_t>(call)];
   if (rule.needs_all_from && *context_.options.shard >= *rule.needs_all_from) {
-    attendance_.require_all(std::string(rule.name));
+    attendance_.require_all(std::string(rule.name),
+                            [this] { commands_.announce(RefuseCommand{}); });
   }
 }
 
@@ -260,8 +261,15 @@ void TrainingEngine::begin_backward() {
 void TrainingEngine::end_backward() {
   enter(insight::Phase::Synced);
   const bool is_pass = context_.step.no_sync == 0;
-  context_.step.backward.end(is_pass);
-  if (!is_pass) return;
+  if (!is_pass) return context_.step.backward.end(is_pass);
+  const DistributedOptimizerOptions& options = context_.options;
+  const bool is_reduced = options.accumulation == Accumulation::Reduced;
+  if (is_reduced && options.backward_passes_per_step > 1) commands_.announce(PassCommand{});
+  end_pass();
+}
+
+void TrainingEngine::end_pass() {
+  context_.step.backward.end(/*is_pass=*/true);
   for (const auto& reducer : reducers_) reducer->pass_ended();
 }
 
@@ -356,6 +364,7 @@ void TrainingEngine::drop_on_all_ranks() {
   }
   commands_.announce(DiscardCommand{});
   if (!is_known) end_dropped_step();  // otherwise step() has failed on other ranks
+  attendance_.restart();
   reducers_.finish_residuals(/*is_used=*/false);
   reducers_.clear_gradients();
   guards_.discard(changed);
@@ -718,16 +727,15 @@ int TrainingEngine::join_sharded() {
   if (context_.step.phases.current() == StepPhase::Synchronized) {
     drop_gradients(/*adds_new=*/false);
   }
-  const auto make_active = [](TrainingContext* context) {
-    context->step.is_active = true;
-    context->step.phases.restart();
-  };
+  const auto make_active = [](TrainingContext* context) { context->step.is_active = true; };
   const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
   context_.step.is_active = false;
   while (attendance_.join()) {
     follow_one_step();
     context_.step.phases.restart();
   }
+  reduce(/*is_discarded=*/true);  // what this rank has submitted for steps that nobody takes
+  context_.step.phases.restart();
   attendance_.restart();
   for (GatheredUnits* const units : reducers_.units()) units->restart();
   reducers_.clear_gradients();
@@ -741,6 +749,8 @@ void TrainingEngine::follow_one_step() {
     const StepCommand& command = *received;
     if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
       reducers_.gather_for_others(*gather);
+    } else if (std::holds_alternative<PassCommand>(command)) {
+      end_pass();
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
@@ -762,10 +772,12 @@ void TrainingEngine::follow_one_step() {
       return end_step(StepEnd::Step);
     } else if (std::holds_alternative<SkipCommand>(command)) {
       return skip_step();
-    } else {  // DiscardCommand
+    } else if (std::holds_alternative<DiscardCommand>(command)) {
       end_dropped_step();
       reducers_.clear_gradients();
-      context_.step.phases.restart();
+      return attendance_.restart();
+    } else {  // RefuseCommand
+      return attendance_.restart();
     }
   }
 }

@@ -125,6 +125,7 @@ class TrainingEngine {
   void merge_options();
   void begin_backward();
   void end_backward();
+  void end_pass();
   void forget_dropped();
   void require(Call call);
   void add_new();

@@ -34,6 +34,7 @@ struct ToJson {
             {"unit", gather.unit},
             {"slot", gather.slot}};
   }
+  nlohmann::json operator()(const PassCommand&) const { return {{"call", "pass"}}; }
   nlohmann::json operator()(const ReduceCommand& reduce) const {
     return {{"call", "reduce"}, {"is_discarded", reduce.is_discarded}};
   }
@@ -57,6 +58,7 @@ struct ToJson {
   }
   nlohmann::json operator()(const SkipCommand&) const { return {{"call", "skip"}}; }
   nlohmann::json operator()(const DiscardCommand&) const { return {{"call", "discard"}}; }
+  nlohmann::json operator()(const RefuseCommand&) const { return {{"call", "refuse"}}; }
 };
 
 }  // namespace
@@ -66,6 +68,7 @@ nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{},
 StepCommand command_from(const nlohmann::json& json) {
   const std::string call = json.at("call");
   if (call == "gather") return GatherCommand{json.at("reducer"), json.at("unit"), json.at("slot")};
+  if (call == "pass") return PassCommand{};
   if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
   if (call == "clip_value") return ClipValueCommand{json.at("max_value")};
@@ -75,6 +78,7 @@ StepCommand command_from(const nlohmann::json& json) {
   if (call == "update") return UpdateCommand{json.at("options")};
   if (call == "skip") return SkipCommand{};
   if (call == "discard") return DiscardCommand{};
+  if (call == "refuse") return RefuseCommand{};
   throw InvalidArgument("DistributedOptimizer: a rank sent the unknown command '" + call +
                         "'. Start the same program on all ranks.");
 }

@@ -27,7 +27,8 @@ struct GatherCommand {
   std::size_t unit;
   std::size_t slot;
 };
-/// Only if parameters are gathered on use.
+/// Every pass is reduced, and one has ended.
+struct PassCommand {};
 struct ReduceCommand {
   bool is_discarded;  ///< a DiscardCommand follows
 };
@@ -50,9 +51,11 @@ struct UpdateCommand {
 };
 struct SkipCommand {};
 struct DiscardCommand {};
-using StepCommand =
-    std::variant<GatherCommand, ReduceCommand, ClipCommand, ClipValueCommand, DropCommand,
-                 UnscaleCommand, FindOverflowCommand, UpdateCommand, SkipCommand, DiscardCommand>;
+/// A call that needs all ranks.
+struct RefuseCommand {};
+using StepCommand = std::variant<GatherCommand, PassCommand, ReduceCommand, ClipCommand,
+                                 ClipValueCommand, DropCommand, UnscaleCommand, FindOverflowCommand,
+                                 UpdateCommand, SkipCommand, DiscardCommand, RefuseCommand>;
 
 /// Serializes commands for other ranks, and the inverse.
 nlohmann::json to_json(const StepCommand& command);

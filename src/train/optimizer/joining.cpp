@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,19 +21,24 @@ namespace {
 
 constexpr const char* kJoin = "DistributedOptimizer::join()";
 
+// A joined rank looks this often whether it can submit further buckets.
+constexpr auto kPause = std::chrono::milliseconds(1);
+
 }  // namespace
 
-void Attendance::meet(const std::string& purpose) {
+void Attendance::meet(const std::string& purpose, const std::function<bool()>& meanwhile) {
   if (context_.set.size() == 1) return;
   for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
-  barrier(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+  Handle all = barrier_async(context_.unit_calls->next({.process_set = &context_.set}, purpose));
+  while (meanwhile && meanwhile() && !all.wait_for(kPause)) {
+  }
+  all.wait();
 }
 
 void Attendance::find_joined_before(const std::string& purpose) {
   if (context_.have_some_joined()) return;
   try {
     meet(purpose);
-    context_.step.had_joined = false;
   } catch (const MismatchError& error) {
     if (!find_joined(error)) throw;
   }
@@ -49,13 +55,13 @@ bool Attendance::find_joined(const MismatchError& error) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] != 0) joined.push_back(context_.set.ranks()[i]);
   }
-  context_.step.had_joined = true;
   return true;
 }
 
-void Attendance::require_all(const std::string& call) {
+void Attendance::require_all(const std::string& call, const std::function<void()>& refuse) {
   if (context_.set.size() == 1) return;
   std::vector<int> joined;
+  const bool is_news = context_.is_sharded() && !context_.have_some_joined();
   if (context_.is_sharded()) {
     find_joined_before(call);
     joined = context_.step.joined_ranks;
@@ -72,6 +78,10 @@ void Attendance::require_all(const std::string& call) {
     }
   }
   if (joined.empty()) return;
+  if (is_news) {
+    refuse();
+    restart();
+  }
   throw InvalidArgument("DistributedOptimizer: " + call + " needs all ranks, but " +
                         list_ranks(joined) + (joined.size() == 1 ? " has" : " have") +
                         " joined. Call it before any rank joins, or after join() has returned.");
@@ -81,13 +91,20 @@ bool Attendance::join() {
   std::vector<int>& joined = context_.step.joined_ranks;
   if (!context_.have_some_joined()) {
     try {
-      meet(kJoin);
+      meet(kJoin, [this] { return submit_without_wait(); });
       joined = context_.set.ranks();
     } catch (const MismatchError& error) {
       if (!find_joined(error)) throw;
     }
   }
   return joined.size() < context_.set.ranks().size();
+}
+
+/// Active ranks wait for these buckets in backward(), before they reduce.
+bool Attendance::submit_without_wait() const {
+  bool is_left = false;
+  for (const auto& reducer : reducers_) is_left |= reducer->submit_without_wait();
+  return is_left;
 }
 
 void JoinCommands::announce(const StepCommand& command) {

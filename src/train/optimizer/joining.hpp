@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,22 +26,27 @@ class Attendance {
       : context_(context), reducers_(reducers) {}
 
   /// A barrier that is numbered like the collectives of units, after those in flight. Throws
-  /// MismatchError on all ranks whose purposes differ.
-  void meet(const std::string& purpose);
+  /// MismatchError on all ranks if purposes differ. Until it returns false, calls `meanwhile` again
+  /// and again while it waits.
+  void meet(const std::string& purpose, const std::function<bool()>& meanwhile = nullptr);
   /// The same on active ranks, but ranks that have joined are no error: finds out who they are.
   void find_joined_before(const std::string& purpose);
   /// After a mismatch of numbered collectives: whether it happened because some ranks have joined.
   /// If so, collective: all ranks come here, since all have the same text, and joined ranks then
   /// wait for commands.
   bool find_joined(const MismatchError& error);
-  /// Throws InvalidArgument on all ranks that have not joined, if some have. Collective.
-  void require_all(const std::string& call);
-  /// On a rank that has joined: blocks until active ranks reduce. Returns false if all have joined.
+  /// Throws InvalidArgument on all ranks that have not joined, if some have. Collective. Calls
+  /// `refuse` before, if joined ranks wait for commands since then.
+  void require_all(const std::string& call, const std::function<void()>& refuse);
+  /// On a rank that has joined: submits buckets as active ranks do in backward(), until one of them
+  /// makes another call; joined ranks then wait for commands. Returns false if all have joined.
   bool join();
   /// A new step begins, in which all ranks may be active.
   void restart() { context_.step.joined_ranks.clear(); }
 
  private:
+  bool submit_without_wait() const;
+
   TrainingContext& context_;
   const GradientReducers& reducers_;
 };

@@ -44,7 +44,7 @@ struct Precision {
 constexpr Precision kPrecisions[] = {{"float", at::kFloat, false, 1e-4},
                                      {"double", at::kDouble, false, 1e-5},
                                      {"float16", at::kHalf, false, 0.1},
-                                     {"bfloat16", at::kBFloat16, false, 0.1},
+                                     {"bfloat16", at::kBFloat16, false, 0.4},
                                      {"masters", at::kBFloat16, true, 0.1}};
 
 /// Without shared memory `Full` gathers parameters, which masters change and another type does not.

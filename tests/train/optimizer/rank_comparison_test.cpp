@@ -303,7 +303,7 @@ TEST_P(RankComparisonTest, SaveAndJoin_CompareTheLastStep) {
     if (is_last()) options(*training.inner, 0).momentum(0.75);
     train(training, 1);
     expect_contains(text_thrown_by<MismatchError>([&] {
-                      saves ? training.optimizer->save(folder.path())
+                      saves ? static_cast<void>(training.optimizer->save(folder.path()))
                             : static_cast<void>(training.optimizer->join());
                     }),
                     "option momentum of parameter group 0 is 0.5 on rank 0");
