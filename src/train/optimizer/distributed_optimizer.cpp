@@ -425,7 +425,7 @@ void TrainingEngine::unscale(double scale) {
 }
 
 void TrainingEngine::divide_gradients(double scale) {
-  note_call("GradScaler::unscale_", {scale});
+  if (!context_.is_sharded()) note_call("GradScaler::unscale_", {scale});  // else found at once
   // Each rank has all reduced gradients, the same as the others, unless they are sharded.
   gradients_.unscale(reducers_.gradients(), scale, /*is_local=*/!context_.is_sharded());
 }
@@ -664,13 +664,24 @@ void TrainingEngine::gather_rows(const TensorView& own, void* all) {
 
 /// Reduces the gradients of the step that are not reduced yet.
 void TrainingEngine::reduce(bool is_discarded) {
+  std::exception_ptr unmet;
   if (context_.is_sharded() && context_.step.is_active) {
-    attendance_.find_joined_before("the end of backward()");
-    commands_.announce(ReduceCommand{is_discarded});
+    try {
+      attendance_.find_joined_before("the end of backward()");
+      commands_.announce(ReduceCommand{is_discarded});
+    } catch (const MismatchError&) {
+      throw;
+    } catch (const Error&) {  // such as a lost rank: the errors of buckets name their parameters
+      unmet = std::current_exception();
+    }
   }
   normalization_.begin();
   try {
     reducers_.reduce_all();
+    if (unmet) {
+      context_.step.phases.finish(/*has_succeeded=*/false);
+      std::rethrow_exception(unmet);
+    }
   } catch (...) {
     normalization_.finish(/*have_succeeded=*/false, is_discarded);
     try {

@@ -87,7 +87,7 @@ TEST_P(CallsInStatesTest, OnceARankHasJoined_WhatNeedsAllRanksIsRefused) {
     }
     training.optimizer->join();
     training.run(3, 5);
-    training.save(folder.path());
+    training.optimizer->save(folder.path());  // ranks' scalers have taken other numbers of steps
     expect_equal_on_all_ranks(flat(*training.model));
   }
 }

@@ -185,7 +185,8 @@ TEST_F(OptimizerParametersTest, GroupsAddedOnBothSides_AreAnError) {
   torch::optim::SGD inner({first}, 1.0);
   DistributedOptimizer optimizer(inner, {{"first", first}});
   inner.add_param_group(torch::optim::OptimizerParamGroup({make()}));
-  optimizer.add_param_group(torch::optim::OptimizerParamGroup({make()}));
+  EXPECT_THROW(optimizer.add_param_group(torch::optim::OptimizerParamGroup({make()})),
+               InvalidArgument);
   EXPECT_THROW(optimizer.zero_grad(), InvalidArgument);
 }
 
