@@ -136,9 +136,9 @@ class Runtime {
   /// @param store shared by the members; used until the call returns
   /// @param timeout until all members have called it; default: KOLO_TIMEOUT
   /// @throws MismatchError, on all members, if `matching` differs
-  /// @throws ShutdownError if a member has shut Kolo down instead; of a member that shares no memory
-  ///   with this rank, only if it was the first of the world. PeerLostError if the process of one
-  ///   on this host has ended
+  /// @throws ShutdownError if a member has shut Kolo down instead; of a member that shares no
+  ///   memory with this rank, only if it was the first of the world. PeerLostError if the process
+  ///   of one on this host has ended
   /// @throws TimeoutError after `timeout`, as where lists differ: members that wait for one
   ///   another under different names. No further set of these ranks can be made then, since members
   ///   may differ in how many they have made. Whatever `store` throws

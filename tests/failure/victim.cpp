@@ -118,6 +118,8 @@ void shutting_down() {
   die_later();
   runtime.shutdown();
   if (is_victim()) std::this_thread::sleep_for(1h);
+  wait_for_stamp("death");  // perhaps after it has left, see left()
+  std::this_thread::sleep_for(100ms);
 }
 
 /// It has left normally and dies before the others finalise MPI, where they would wait for it.

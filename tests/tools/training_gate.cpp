@@ -1,11 +1,11 @@
 // Runs random training programs and shrinks those that fail.
 //
-//   training_gate --mode gathered --seeds 200          in a process each, with ranks that are threads
+//   training_gate --mode gathered --seeds 200          in a process each; ranks are threads
 //   training_gate --mode none --seed 17                one program
 //   training_gate --mode none --seed 17 --calls 3,9    without its other calls
 //
-// Modes: none, optimizer, gradients and gathered; random_copy_test runs the one copy of Shard::Full,
-// which needs processes.
+// Modes: none, optimizer, gradients and gathered; random_copy_test runs the one copy of
+// Shard::Full, which needs processes.
 // Prints the smallest program that fails, and the command that replays it. Exit code 0: none fails.
 #include <algorithm>
 #include <chrono>

@@ -273,8 +273,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// it contributes zeros to their reductions; Options::join_divisor decides what Average divides
   /// by. Afterwards all ranks have the parameters, optimizer state and options of a rank that has
   /// taken the most steps, and training may continue. The model's buffers do not change. If the
-  /// optimizer is sharded, a rank that has joined takes part in nothing but steps: another operation
-  /// of the program's waits for it until its deadline.
+  /// optimizer is sharded, a rank that has joined takes part in steps alone: another operation of
+  /// the program's waits for it until its deadline.
   /// @return the rank that joined last; see kolo::join
   /// @throws InvalidArgument while gradients are being reduced, and with local_sgd
   /// @throws MismatchError on all ranks if the last step differed between those that have taken the

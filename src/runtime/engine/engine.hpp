@@ -205,8 +205,8 @@ class Engine {
     return heap != nullptr ? heap->allocate(bytes) : nullptr;
   }
 
-  /// Queues an operation. Throws as TensorQueue::submit() does. Any other problem is found later and
-  /// becomes the operation's error.
+  /// Queues an operation. Throws as TensorQueue::submit() does. Any other problem is found later
+  /// and becomes the operation's error.
   void submit(std::shared_ptr<Operation> operation);
 
   /// Queues an operation and waits for it, without waking the progress thread. Throws as `submit`

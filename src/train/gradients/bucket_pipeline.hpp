@@ -52,7 +52,7 @@ class Arrivals {
 /// calls, not for a time.
 ///
 /// Guards hold from submission on: the bucket's gradients refuse access, a further one ends
-/// backward() with an error unless each pass is reduced, and call_rules() forbids join() and load().
+/// backward() with an error unless each pass is reduced, and call_rules() forbid join() and load().
 /// Before it, the program may still read, change and drop the gradients.
 class BucketPipeline {
  public:
@@ -69,8 +69,8 @@ class BucketPipeline {
   virtual void pass_ended() = 0;
   /// Submits all other buckets of the step.
   virtual void submit_rest() = 0;
-  /// The same as far as that does not wait, for a rank without gradients of its own. Returns whether
-  /// any are left.
+  /// The same as far as that does not wait, for a rank without gradients of its own. Returns
+  /// whether any are left.
   virtual bool submit_without_wait() = 0;
   /// Begins a new step. Returns the first error of the buckets that it completed in the last one.
   virtual std::exception_ptr restart() = 0;

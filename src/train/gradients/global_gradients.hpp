@@ -18,8 +18,8 @@ namespace kolo::train {
 at::Tensor real_elements(const at::Tensor& gradient);
 
 /// Unscales and clips the gradients of a step, whose elements may be sharded, with the same result
-/// on all ranks. One small all-gather carries both the norm and whether any gradient was not finite;
-/// a rank without gradients takes part in it.
+/// on all ranks. One small all-gather carries both the norm and whether any gradient was not
+/// finite; a rank without gradients takes part in it.
 class GlobalGradients {
  public:
   /// What unscaling has found on all ranks together.

@@ -70,8 +70,8 @@ class RankComparison {
   void compare_last(bool counts = true) const;
   /// Also compares what the next step would apply.
   void compare_last_and_next() const;
-  /// Warns if ranks have begun different numbers of batches, as its calls of zero_grad() show: where
-  /// some skip batches, steps combine gradients of different ones. Collective.
+  /// Warns if ranks have begun different numbers of batches, as their calls of zero_grad() show:
+  /// where some skip batches, steps combine gradients of different ones. Collective.
   void warn_of_skipped_batches(std::uint64_t zero_grads) const;
 
  private:

@@ -13,7 +13,8 @@ INCLUDE = ROOT / "include/kolo"
 
 # Header, class, and how calls.cpp refers to an object of it.
 CLASSES = [
-    ("torch/distributed_optimizer.hpp", "DistributedOptimizer", r"(optimizer\((?:[^()]|\([^()]*\))*\)|own)\."),
+    ("torch/distributed_optimizer.hpp", "DistributedOptimizer",
+     r"(optimizer\((?:[^()]|\([^()]*\))*\)|own)\."),
     ("torch/grad_scaler.hpp", "GradScaler", r"(scaler\(\)|scaler_)\."),
 ]
 FUNCTIONS = ["torch/checkpoint.hpp", "torch/parameter_sync.hpp"]
