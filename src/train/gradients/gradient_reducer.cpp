@@ -338,6 +338,9 @@ void GradientReducer::drop_undefined(std::vector<std::string>& names) {
                           "sharded, so the change would be lost. Change it in "
                           "for_each_gradient().");
   }
+  // One that was dropped before its reduction may be in the list twice, which depends on timing.
+  std::ranges::sort(dropped_);
+  dropped_.erase(std::ranges::unique(dropped_).begin(), dropped_.end());
   for (const std::size_t parameter : std::exchange(dropped_, {})) {
     drop(parameter);
     names.push_back(parameters_[parameter].name);
