@@ -340,7 +340,7 @@ void GradientReducer::drop_undefined(std::vector<std::string>& names) {
   }
   // One that was dropped before its reduction may be in the list twice, which depends on timing.
   std::ranges::sort(dropped_);
-  dropped_.erase(std::ranges::unique(dropped_).begin(), dropped_.end());
+  dropped_.erase(std::unique(dropped_.begin(), dropped_.end()), dropped_.end());
   for (const std::size_t parameter : std::exchange(dropped_, {})) {
     drop(parameter);
     names.push_back(parameters_[parameter].name);
