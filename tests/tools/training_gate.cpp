@@ -19,6 +19,7 @@
 #include <sstream>
 #include <string>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
@@ -50,13 +51,20 @@ struct Outcome {
   std::vector<int> made;
   std::string failure;  // empty: well
 
-  /// Failures of one kind differ in numbers.
+  /// Failures of one kind differ in numbers, and in the rank that comes first. Ranks that only
+  /// wait for one that has failed tell nothing.
   std::string kind() const {
+    if (failure.find("the deadline passed") != std::string::npos) return "deadline";
+    std::istringstream lines(failure);
+    std::string line;
+    while (std::getline(lines, line) && line.find("left the scope") != std::string::npos) {
+    }
+    const std::size_t begin = line.find("in \"");
     std::string kind;
-    for (const char c : failure.substr(0, failure.find('\n'))) {
+    for (const char c : line.substr(begin == std::string::npos ? 0 : begin)) {
       if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
     }
-    return kind.substr(0, 120);
+    return kind.substr(0, 80);
   }
 };
 
@@ -111,6 +119,7 @@ Outcome run_forked(const Arguments& arguments, std::uint64_t seed, const std::ve
   if (pipe(ends) != 0) std::abort();
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // with this process
     close(ends[0]);
     run_child(arguments, seed, kept, ends[1], *places);
     _exit(0);
@@ -193,7 +202,7 @@ int run(Arguments arguments) {
     ++failed;
     if (arguments.shrinks) {
       Arguments quick = arguments;
-      quick.timeout_s = std::min(arguments.timeout_s, 6);
+      quick.timeout_s = std::min(arguments.timeout_s, 3);
       outcome = shrink(std::move(outcome), [&](const std::vector<int>& calls_kept) {
         return run_forked(quick, seed, &calls_kept);
       });

@@ -15,10 +15,13 @@ INCLUDE = ROOT / "include/kolo"
 CLASSES = [
     ("torch/distributed_optimizer.hpp", "DistributedOptimizer",
      r"(optimizer\((?:[^()]|\([^()]*\))*\)|own)\."),
+    ("extras/accelerator.hpp", "Accelerator", r"accelerator(\(\)\.|_->)"),
     ("torch/grad_scaler.hpp", "GradScaler", r"(scaler\(\)|scaler_)\."),
 ]
 FUNCTIONS = ["torch/checkpoint.hpp", "torch/parameter_sync.hpp"]
 ELSEWHERE = {
+    "batches": "random programs make their own batches: accelerator_test",
+    "print": "writes a line: accelerator_test",
     "broadcast_optimizer_state": "needs optimizers that are not sharded yet: parameter_sync_test",
 }
 
@@ -43,7 +46,7 @@ def public_methods(body, name):
     public = re.split(r"\n private:", public)[0]
     while re.search(r"\b(class|struct)\b[^;{}]*{[^{}]*(?:{[^{}]*}[^{}]*)*}", public):
         public = re.sub(r"\b(class|struct)\b[^;{}]*{[^{}]*(?:{[^{}]*}[^{}]*)*}", "", public)
-    names = re.findall(r"^  (?:[\w:<>&*, ]+[ &*])(\w+)\(", public, flags=re.MULTILINE)
+    names = re.findall(r"^  (?! )(?:[\w:<>&*, ]+[ &*])(\w+)\(", public, flags=re.MULTILINE)
     return sorted(set(names) - {name, "operator"})
 
 
@@ -52,7 +55,7 @@ def functions(text):
 
 
 def main():
-    sources = ["calls.cpp", "rank.cpp"]
+    sources = ["calls.cpp", "rank.cpp", "rank.hpp"]
     here = pathlib.Path(__file__).parent
     calls = "\n".join(without_comments((here / name).read_text()) for name in sources)
     missing, count = [], 0
@@ -60,7 +63,7 @@ def main():
         body = body_of(without_comments((INCLUDE / header).read_text()), name)
         for method in public_methods(body, name):
             count += 1
-            if not re.search(receiver + method + r"\(", calls):
+            if method not in ELSEWHERE and not re.search(receiver + method + r"\(", calls):
                 missing.append(f"{name}::{method}()")
     for header in FUNCTIONS:
         for function in functions(without_comments((INCLUDE / header).read_text())):
@@ -70,7 +73,7 @@ def main():
     for name in missing:
         print(f"{name} is public, and no call of random training programs: add it to calls.cpp")
     print(f"{count} functions, {len(missing)} missing")
-    return 1 if missing or count < 35 else 0
+    return 1 if missing or count < 50 else 0
 
 
 if __name__ == "__main__":

@@ -91,6 +91,10 @@ struct Backward final : Call {
   }
   Expected in_one_process(Reference& reference) const override { return reference.backward(pass); }
   void on_rank(Rank& rank, const Expected&) const override { rank.run(pass, rank.number()); }
+  /// The scaler wants to have scaled a loss.
+  void missed(Rank& rank, const Expected&) const override {
+    static_cast<void>(rank.scaler().scale(torch::ones({})));
+  }
 };
 
 struct Synchronize final : Call {
@@ -705,6 +709,10 @@ struct Save final : Call {
   void on_rank(Rank& rank, const Expected&) const override {
     for (int o = 0; o < rank.optimizers(); ++o) {
       SaveOptions options{.extras = {{"number", std::to_string(folder)}}};
+      if (rank.plan().is_accelerated) {
+        rank.accelerator().save_state(rank.path(file_of(folder, o)), options);
+        continue;
+      }
       if (rank.setup().scales) options.scaler = &rank.scaler();
       rank.optimizer(o).save(rank.path(file_of(folder, o)), options);
     }
@@ -736,7 +744,8 @@ struct Load final : Call {
       if (!has_checkpoint(path)) throw std::runtime_error("no checkpoint " + path.string());
       LoadOptions options{.optimizer_state = takes_state, .random_state = false};
       if (rank.setup().scales) options.scaler = &rank.scaler();
-      const Loaded loaded = rank.optimizer(o).load(path, options);
+      const Loaded loaded = rank.plan().is_accelerated ? rank.accelerator().load_state(path).value()
+                                                       : rank.optimizer(o).load(path, options);
       if (!expected.returns()) return;
       require_near("steps there", static_cast<double>(loaded.steps),
                    expected.numbers[static_cast<std::size_t>(o)]);
@@ -792,6 +801,116 @@ struct CheckReplicas final : Call {
     return reference.needs_all("check_replicas()");
   }
   void on_rank(Rank& rank, const Expected&) const override { rank.optimizer(o).check_replicas(); }
+};
+
+// --- an Accelerator ---
+
+struct Accelerated final : Call {
+  explicit Accelerated(AcceleratedStep drawn) : step(std::move(drawn)) {}
+  AcceleratedStep step;
+  bool has_function = false;  // backward() takes one
+
+  static CallPtr draw(const Draw& draw) {
+    AcceleratedStep step;
+    const int passes = draw.reference.setup().accumulation;
+    const bool is_counted = draw.random.one_in(3);
+    for (int i = 0; i < passes; ++i) {
+      Pass pass = draw_pass(draw);
+      pass.batch = 10 * draw.number + i;
+      pass.is_counted = is_counted;
+      pass.is_local = i + 1 < passes;
+      pass.weight = is_counted ? 1.0 : 1.0 / passes;
+      for (Share& share : pass.shares) share.rows = std::max(share.rows, 1);
+      step.passes.push_back(std::move(pass));
+    }
+    step.is_skipped = draw.random.one_in(6);
+    if (draw.reference.setup().scales && draw.random.one_in(5)) {
+      step.passes.back().overflowing = draw.random.between(0, draw.reference.ranks() - 1);
+    } else if (draw.random.one_in(3)) {
+      step.max_norm = 0.2 * draw.random.between(1, 5);
+    }
+    auto call = std::make_shared<Accelerated>(std::move(step));
+    call->has_function = !is_counted && draw.random.one_in(2);
+    return call;
+  }
+  std::string text() const override {
+    std::string text = "accelerator:";
+    for (const Pass& pass : step.passes) {
+      text += pass.is_counted ? " backward(loss_sum, count), " : " backward(), ";
+      text += text_of(pass) + ";";
+    }
+    if (step.is_skipped) return text + " optimizer().zero_grad()";
+    if (step.max_norm > 0.0) {
+      text += " clip_grad_norm_(" + random_training::text_of(step.max_norm) + ")";
+    }
+    return text + " step()";
+  }
+  Expected in_one_process(Reference& reference) const override {
+    Expected expected = reference.step_accelerated(step);
+    expected.tensors = {at::scalar_tensor(reference.steps(0), at::kDouble)};
+    return expected;
+  }
+  void run(Rank& rank, const Pass& pass) const {
+    Pass plain = pass;
+    plain.weight = 1.0;  // the Accelerator divides
+    const at::Tensor loss = rank.loss(plain, rank.number());
+    if (pass.is_counted) return rank.accelerator().backward(loss, pass.of(rank.number()).rows);
+    if (!has_function) return rank.accelerator().backward(loss);
+    static_cast<void>(rank.accelerator().backward([&] { return loss; }));
+  }
+  void on_rank(Rank& rank, const Expected& expected) const override {
+    Accelerator& own = rank.accelerator();
+    for (const Pass& pass : step.passes) {
+      run(rank, pass);
+      require_near("is_accumulating()", rank.accelerator().is_accumulating(), pass.is_local);
+      if (step.is_skipped && !pass.is_local) return own.optimizer().zero_grad();
+      if (step.max_norm > 0.0) {
+        const auto norm = rank.accelerator().clip_grad_norm_(step.max_norm);
+        if (!pass.is_local) require_near("the norm", norm.value(), expected.numbers[1]);
+      }
+      const bool has_stepped = rank.accelerator().step();
+      if (!pass.is_local) require_near("step()", has_stepped, expected.numbers[0]);
+    }
+    require_near("steps()", static_cast<double>(rank.accelerator().steps()),
+                 expected.tensors[0].item<double>());
+  }
+};
+
+struct AskAccelerator final : Call {
+  static CallPtr draw(const Draw&) { return std::make_shared<AskAccelerator>(); }
+  std::string text() const override { return "accelerator: should_stop(), device(), …"; }
+  Expected in_one_process(Reference&) const override { return {}; }
+  void on_rank(Rank& rank, const Expected&) const override {
+    require_near("should_stop()", rank.accelerator().should_stop(rank.number() == 0), 1.0);
+    require_near("should_stop()", rank.accelerator().should_stop(false), 0.0);
+    if (!rank.accelerator().device().is_cpu()) throw std::runtime_error("device() is no CPU");
+    const auto autocast = rank.accelerator().autocast();
+  }
+};
+
+/// Calls that need what prepare() did not get.
+struct AskInVain final : Call {
+  explicit AskInVain(int drawn) : number(drawn) {}
+  int number;
+
+  static CallPtr draw(const Draw& draw) {
+    return std::make_shared<AskInVain>(draw.random.between(0, 4));
+  }
+  std::string text() const override {
+    constexpr std::array<const char*, 5> kCalls{"epochs()", "epoch()", "gather_for_metrics()",
+                                                "step_schedule()", "sample_generator()"};
+    return std::string("accelerator.") + kCalls[static_cast<std::size_t>(number)];
+  }
+  Expected in_one_process(Reference&) const override { return Expected::refused({}); }
+  void on_rank(Rank& rank, const Expected&) const override {
+    switch (number) {
+      case 0: static_cast<void>(rank.accelerator().epochs(2).begin()); return;
+      case 1: static_cast<void>(rank.accelerator().epoch()); return;
+      case 2: rank.accelerator().gather_for_metrics(torch::ones({2})); return;
+      case 3: return rank.accelerator().step_schedule(0.5);
+      default: static_cast<void>(rank.accelerator().sample_generator(0));
+    }
+  }
 };
 
 // --- joining ---
@@ -918,20 +1037,20 @@ constexpr int kEnd = 99;  // the checkpoint from which the next part resumes
 
 const std::vector<Letter>& alphabet() {
   static const std::vector<Letter> letters{
-      {60, Backward::draw},
-      {4, Backward::draw_failing},
-      {4, Backward::draw_overflowing},
-      {6, Synchronize::draw},
-      {6, ForEachGradient::draw},
-      {8, ClipNorm::draw},
-      {5, ClipValue::draw},
-      {6, DropGradient::draw},
-      {50, Step::draw},
-      {5, StepWithClosure::draw},
-      {4, StepAlone::draw},
+      {60, Backward::draw, Letter::In::Plain},
+      {4, Backward::draw_failing, Letter::In::Plain},
+      {4, Backward::draw_overflowing, Letter::In::Plain},
+      {6, Synchronize::draw, Letter::In::Plain},
+      {6, ForEachGradient::draw, Letter::In::Plain},
+      {8, ClipNorm::draw, Letter::In::Plain},
+      {5, ClipValue::draw, Letter::In::Plain},
+      {6, DropGradient::draw, Letter::In::Plain},
+      {50, Step::draw, Letter::In::Plain},
+      {5, StepWithClosure::draw, Letter::In::Plain},
+      {4, StepAlone::draw, Letter::In::Plain},
       {24, ZeroGrad::draw},
-      {6, Unscale::draw},
-      {6, Update::draw},
+      {6, Unscale::draw, Letter::In::Plain},
+      {6, Update::draw, Letter::In::Plain},
       {8, Freeze::draw},
       {8, AddLayer::draw},
       {5, MoveParameter::draw},
@@ -944,7 +1063,7 @@ const std::vector<Letter>& alphabet() {
       {5, ParameterState::draw},
       {4, ResetState::draw},
       {2, StateMap::draw},
-      {3, Archive::draw},
+      {3, Archive::draw, Letter::In::Plain},
       {3, RegisterHook::draw},
       {5, Save::draw},
       {8, Load::draw},
@@ -957,6 +1076,9 @@ const std::vector<Letter>& alphabet() {
       {6, Evaluate::draw},
       {4, Ask::draw},
       {2, Broadcast::draw},
+      {70, Accelerated::draw, Letter::In::Accelerated},
+      {4, AskAccelerator::draw, Letter::In::Accelerated},
+      {4, AskInVain::draw, Letter::In::Accelerated},
   };
   return letters;
 }

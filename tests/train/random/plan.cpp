@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "support/random.hpp"
 
@@ -112,6 +113,9 @@ void draw_options(Random& random, const Plan& plan, Setup& setup) {
   setup.owns_optimizer = random.one_in(3) && plan.has_modules();
   setup.scales = plan.seed % 3 == 0;
   setup.has_float_default = !random.one_in(3);
+  if (!plan.is_accelerated) return;
+  setup.accumulation = std::exchange(setup.passes, 1);
+  setup.accumulates_reduced = setup.owns_optimizer = false;
 }
 
 /// The world of threads, whose nodes have no memory in common.
@@ -183,6 +187,7 @@ std::string Setup::text() const {
   if (!reshards) text << ", no reshard_after_forward";
   if (has_node_scope) text << ", ShardScope::Node";
   if (owns_optimizer) text << ", owns its optimizer";
+  if (accumulation > 1) text << ", gradient_accumulation_steps = " << accumulation;
   if (scales) text << ", GradScaler";
   if (!has_float_default) text << ", default dtype float64";
   return text.str() + "\n";
@@ -216,6 +221,7 @@ std::string Plan::text() const {
     }
     text << "\n";
   }
+  if (is_accelerated) text << "an Accelerator runs the steps\n";
   return text.str();
 }
 
@@ -230,6 +236,7 @@ Plan draw_plan(std::uint64_t seed, Mode mode, int ranks) {
     plan.classes.push_back(has_complex(plan.model) ? Class::Sgd
                                                    : static_cast<Class>(random.between(0, 4)));
   }
+  plan.is_accelerated = plan.model.networks == 1 && optimizers == 1 && random.one_in(3);
   plan.structure = draw_structure(random, plan);
   const int parts = random.one_in(3) ? 2 : 1;
   for (int i = 0; i < parts; ++i) {

@@ -64,6 +64,7 @@ struct Setup {
   bool has_node_scope = false;
   bool owns_optimizer = false;
   bool scales = false;
+  int accumulation = 1;           ///< gradient_accumulation_steps of an Accelerator
   bool has_float_default = true;  ///< the default dtype is float32, not float64
 
   DistributedOptimizerOptions options() const;
@@ -79,6 +80,7 @@ struct Plan {
   Split split = Split::None;
   Structure structure;  ///< at the beginning
   std::vector<Setup> parts;
+  bool is_accelerated = false;  ///< an Accelerator runs the steps
 
   int optimizers() const { return static_cast<int>(classes.size()); }
   int optimizer_of(int layer) const;

@@ -1,19 +1,23 @@
 #include "train/random/program.hpp"
 
 #include <algorithm>
-#include <numeric>
 #include <sstream>
 
 namespace kolo::random_training {
 namespace {
 
 CallPtr draw_call(const Draw& draw) {
+  const bool is_accelerated = draw.reference.plan().is_accelerated;
+  const auto weight_of = [&](const Letter& letter) {
+    const auto other = is_accelerated ? Letter::In::Plain : Letter::In::Accelerated;
+    return letter.programs == other ? 0 : letter.weight;
+  };
   const std::vector<Letter>& letters = alphabet();
-  const int total = std::accumulate(letters.begin(), letters.end(), 0,
-                                    [](int sum, const Letter& each) { return sum + each.weight; });
+  int total = 0;
+  for (const Letter& letter : letters) total += weight_of(letter);
   int place = draw.random.between(0, total - 1);
   for (const Letter& letter : letters) {
-    place -= letter.weight;
+    place -= weight_of(letter);
     if (place < 0) return letter.draw(draw);
   }
   return nullptr;

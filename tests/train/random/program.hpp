@@ -46,8 +46,12 @@ struct Draw {
 
 /// A letter of the alphabet.
 struct Letter {
+  /// Programs with an Accelerator leave the steps to it.
+  enum class In { All, Plain, Accelerated };
+
   int weight;
   std::function<CallPtr(const Draw& draw)> draw;
+  In programs = In::All;
 };
 const std::vector<Letter>& alphabet();
 

@@ -30,13 +30,25 @@ Rank::Rank(const Plan& plan, const Setup& setup, const Structure& structure, Run
     Trained& trained = trained_.emplace_back();
     trained.owned = make_plain(plan.classes[i], structure.groups[i], model_);
     trained.wrapped = trained.owned.get();
-    wrap(o);
+    plan.is_accelerated ? accelerate() : wrap(o);
   }
   for (int i = 0; i < plan.model.networks; ++i) broadcast_parameters(model_.network(i), 0);
 }
 
 Rank::~Rank() {
+  accelerator_.reset();
   while (!trained_.empty()) trained_.pop_back();  // the last wrapped first
+}
+
+void Rank::accelerate() {
+  AcceleratorOptions options;
+  options.optimizer = setup_.options();
+  options.shard = std::exchange(options.optimizer.shard, std::nullopt);
+  options.gradient_accumulation_steps = setup_.accumulation;
+  if (setup_.scales) options.mixed_precision = Precision::Float16;  // casts no float64
+  options.scaler = scaler_options(true);
+  accelerator_ = std::make_unique<Accelerator>(options);
+  accelerator_->prepare(model_.network(0), *at(0).owned);
 }
 
 void Rank::wrap(int index) {

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include "kolo/extras/accelerator.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/grad_scaler.hpp"
@@ -31,7 +32,10 @@ class Rank {
   const Plan& plan() const { return plan_; }
   int optimizers() const { return plan_.optimizers(); }
   Model& model() { return model_; }
-  DistributedOptimizer& optimizer(int index) { return *at(index).wrapper; }
+  DistributedOptimizer& optimizer(int index) {
+    return accelerator_ != nullptr ? accelerator_->optimizer() : *at(index).wrapper;
+  }
+  Accelerator& accelerator() { return *accelerator_; }
   torch::optim::Optimizer& wrapped(int index) { return *at(index).wrapped; }
   torch::optim::Optimizer& side(int index, Side side) {
     if (side == Side::Wrapped) return wrapped(index);
@@ -40,6 +44,7 @@ class Rank {
   GradScaler& scaler() { return scaler_; }
   std::filesystem::path path(const std::string& name) const { return folder_ / name; }
   void wrap(int index);
+  void accelerate();
   void unwrap(int index) { at(index).wrapper.reset(); }
 
   /// The loss of this rank's part of the batch, as backward() takes it.
@@ -64,6 +69,7 @@ class Rank {
   const std::filesystem::path folder_;
   Model model_;
   std::vector<Trained> trained_;
+  std::unique_ptr<Accelerator> accelerator_;
   GradScaler scaler_;
 };
 

@@ -271,6 +271,10 @@ std::optional<Expected> Reference::problem_with_shares(const Pass& pass) const {
 std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer) const {
   const Trained& trained = at(optimizer);
   const bool is_empty = trained.is_synchronized && !has_gradient(optimizer);
+  const bool is_restarted = trained.is_synchronized && trained.has_local;
+  if (is_restarted && is_sharded(setup_.mode) && !kRules.restarts_without_samples) {
+    return Expected::not_made();
+  }
   if (trained.is_zeroed || is_empty) {  // the step begins anew, unless some gradients are left
     for (const int rank : active()) {
       for (const std::string& name : trained.reduced) {
@@ -335,7 +339,7 @@ void Reference::add_gradients(const Pass& pass, int rank, int as_rank) {
   }
   if (names.empty()) return;
   at::Tensor loss = model_.loss(rows_of(pass.batch, rank, share.rows), pass.networks, share.used);
-  if (!pass.is_counted) loss = loss / share.rows;
+  if (!pass.is_counted) loss = loss * (pass.weight / share.rows);
   if (pass.overflowing == rank) loss = loss * std::numeric_limits<double>::infinity();
   const auto gradients = torch::autograd::grad({loss}, tensors, {}, {}, false, true);
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -356,7 +360,9 @@ Expected Reference::backward(const Pass& pass) {
   for (const int o : optimizers) {
     Trained& trained = at(o);
     if (trained.is_zeroed || trained.is_synchronized) restart(trained);
-    if (pass.failing >= 0) trained.is_broken = true;
+    if (pass.failing < 0) continue;
+    trained.is_broken = true;
+    trained.has_counted = pass.is_counted;
   }
   if (pass.failing >= 0) {
     has_scaled_ = true;
@@ -675,8 +681,10 @@ Expected Reference::step_alone(const Pass& pass) {
 
 /// Whether a rank without samples does not notice that the program drops gradients by itself.
 bool Reference::is_unnoticed_somewhere(const Trained& trained) const {
+  if (trained.is_broken && (trained.has_counted || !have_arrived_alike(trained))) return true;
   if (!trained.has_begun() || !trained.has_counted) return false;
   return std::ranges::any_of(active(), [&](int rank) {
+    if (trained.passes > 0) return trained.arrived[static_cast<std::size_t>(rank)].empty();
     return std::ranges::none_of(trained.reduced,
                                 [&](const std::string& name) { return of(rank).contains(name); });
   });
@@ -731,6 +739,33 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
   restart(trained);
   match(optimizer);
   return {};
+}
+
+Expected Reference::step_accelerated(const AcceleratedStep& step) {
+  const bool overflows = step.passes.back().overflowing >= 0;
+  for (const Pass& pass : step.passes) {
+    const bool is_possible = joined_.empty() && !problem_with_shares(pass) &&
+                             !involved(pass).empty() && (!overflows || setup_.scales);
+    if (!is_possible) return Expected::not_made();
+  }
+  zero(0, Zeroing::Wrapper, true);
+  for (const Pass& pass : step.passes) {
+    if (!backward(pass).returns()) throw std::logic_error("a pass of an Accelerator");
+  }
+  Expected expected;
+  if (step.is_skipped) {
+    zero(0, Zeroing::Wrapper, true);
+  } else {
+    if (step.max_norm > 0.0) {
+      unscale(0);
+      expected.numbers = clip_norm(0, step.max_norm, 2.0).numbers;
+    }
+    const Expected end = this->step(0);
+    if (!end.returns()) throw std::logic_error("a step of an Accelerator");
+    update({});
+    expected.numbers.insert(expected.numbers.begin(), end.numbers[0]);
+  }
+  return expected;
 }
 
 Expected Reference::unscale(int optimizer) {
@@ -892,11 +927,13 @@ Expected Reference::write_badly(int layer, bool throws) const {
 
 Expected Reference::rewrap(int optimizer) {
   Trained& trained = at(optimizer);
-  if (!are_all_idle() || !joined_.empty() || setup_.owns_optimizer) return Expected::not_made();
+  if (!are_all_idle() || !joined_.empty()) return Expected::not_made();
+  if (setup_.owns_optimizer || plan_.is_accelerated) return Expected::not_made();
   if (has_gradient(optimizer) || trained.is_unscaled) return Expected::not_made();
   if (trained.members_side || !trained.option_sides.empty()) return Expected::not_made();
   if (!new_in(optimizer).empty() && !kRules.ends_with_new) return Expected::not_made();
   if (trained.has_shards) trained.plain->state().clear();
+  complete_state(*trained.plain);
   trained.reduced.clear();
   match(optimizer);
   trained.has_shards = is_full(setup_.mode);
@@ -925,6 +962,8 @@ Expected Reference::state_of(int optimizer, const std::string& name) const {
   if (!at(optimizer).is_idle()) return Expected::not_made();
   if (!at(optimizer).reduced.contains(name)) return Expected::refused({"parameter_state()"});
   if (is_sharded(setup_.mode) && !joined_.empty()) return needs_all("parameter_state()");
+  const bool is_empty = model_.named(name).numel() == 0;
+  if (is_empty && is_sharded(setup_.mode) && !kRules.keeps_empty_state) return Expected::not_made();
   Expected expected;
   const auto& state = at(optimizer).plain->state();
   const auto found = state.find(model_.named(name).unsafeGetTensorImpl());
@@ -1010,6 +1049,10 @@ Expected Reference::load(int folder, bool takes_state) {
   const auto found = snapshots_.find(folder);
   if (found == snapshots_.end()) return Expected::not_made();
   const Snapshot& snapshot = found->second;
+  if (plan_.is_accelerated) {
+    if (!takes_state || !joined_.empty()) return Expected::not_made();
+    zero(0, Zeroing::Wrapper, true);
+  }
   if (!joined_.empty()) return needs_all("load()");
   if (!at(0).is_idle()) {
     if (at(0).is_synchronized && !at(0).is_zeroed) {
@@ -1044,7 +1087,8 @@ Expected Reference::load(int folder, bool takes_state) {
 // --- joining ---
 
 Expected Reference::join(int rank) {
-  if (count() > 1 || rank >= setup_.ranks || joined_.contains(rank) || active().size() < 2) {
+  if (count() > 1 || plan_.is_accelerated || rank >= setup_.ranks || joined_.contains(rank) ||
+      active().size() < 2) {
     return Expected::not_made();
   }
   if (!are_all_idle() || has_gradient(0) || !new_in(0).empty()) return Expected::not_made();

@@ -56,7 +56,16 @@ struct Pass {
   int failing = -1;             ///< a layer whose backward() throws
   int overflowing = -1;         ///< a rank whose gradients are not finite
 
+  double weight = 1.0;  ///< of its gradients
+
   const Share& of(int rank) const { return shares[static_cast<std::size_t>(rank)]; }
+};
+
+/// One step of an Accelerator.
+struct AcceleratedStep {
+  std::vector<Pass> passes{};  ///< all but the last are local
+  double max_norm = 0.0;       ///< of clip_grad_norm_(); 0: not called
+  bool is_skipped = false;     ///< optimizer().zero_grad() after the last backward()
 };
 
 /// The optimizers on which a program can change groups and options.
@@ -79,6 +88,7 @@ struct Rules {
   bool names_late_parameters = false;     ///< for_each_gradient() and modules registered late
   bool zeroes_skipped = false;            ///< zero_grad(false) of a skipped batch leaves zeros
   bool joins_after_drops = false;         ///< none: others drop a batch while a rank has joined
+  bool keeps_empty_state = false;         ///< sharded: state of a parameter without elements
   bool counts_own_zero_grads = false;     ///< zero_grads() counts what the program has called
 };
 inline constexpr Rules kRules{};
@@ -108,6 +118,7 @@ class Reference {
   /// A step of each rank alone, with the batch of rank 0.
   Expected step_alone(const Pass& pass);
   Expected zero(int optimizer, Zeroing by, bool to_none);
+  Expected step_accelerated(const AcceleratedStep& step);
 
   Expected unscale(int optimizer);
   Expected update(std::optional<double> scale);
@@ -146,6 +157,7 @@ class Reference {
   Expected evaluate(Layers networks, int batch) const;
   Expected has_gradients(int optimizer) const;
   Expected count_zero_grads(int optimizer) const;
+  std::int64_t steps(int optimizer) const { return at(optimizer).steps; }
 
   int ranks() const { return setup_.ranks; }
   bool must_use_alike() const;
