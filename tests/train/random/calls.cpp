@@ -218,6 +218,9 @@ struct Step final : Call {
     return on(o) + "step()" + (updates ? ", scaler.update()" : "");
   }
   Expected in_one_process(Reference& reference) const override {
+    // A rank that joins cannot learn that update() is due.
+    const bool must_update = reference.setup().scales && reference.have_some_joined();
+    if (must_update && !updates) return Expected::not_made();
     Expected expected = reference.step(o);
     // With a scaler: whether update() follows, which may not be possible yet.
     if (!expected.returns() || !updates) return expected;

@@ -96,8 +96,9 @@ void Reference::begin_part(const Setup& setup) {
     trained.zero_grads = 0;
     trained.option_sides.clear();
     trained.reduced.clear();
+    trained.additions = 0;
     match(o);
-    trained.has_shards = is_full(setup.mode);
+    trained.has_layout = is_full(setup.mode);
   }
 }
 
@@ -195,6 +196,13 @@ bool Reference::has_gradient(int optimizer) const {
   return false;
 }
 
+/// How often a gradient has arrived on a rank.
+int Reference::arrivals(const Trained& trained, int rank, const std::string& name) {
+  const auto& arrived = trained.arrived[static_cast<std::size_t>(rank)];
+  const auto found = arrived.find(name);
+  return found != arrived.end() ? found->second : 0;
+}
+
 bool Reference::have_arrived_alike(const Trained& trained) const {
   return std::ranges::all_of(active(), [&](int rank) {
     return trained.arrived[static_cast<std::size_t>(rank)] ==
@@ -209,10 +217,8 @@ bool Reference::is_certainly_in_flight(int optimizer) const {
   if (trained.passes < setup_.passes) return false;
   if (setup_.submits_at_end()) return true;
   return std::ranges::all_of(active(), [&](int rank) {
-    const auto& arrived = trained.arrived[static_cast<std::size_t>(rank)];
     return std::ranges::all_of(trained.reduced, [&](const std::string& name) {
-      const auto found = arrived.find(name);
-      return found != arrived.end() && found->second == setup_.passes;
+      return arrivals(trained, rank, name) == setup_.passes;
     });
   });
 }
@@ -271,10 +277,6 @@ std::optional<Expected> Reference::problem_with_shares(const Pass& pass) const {
 std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer) const {
   const Trained& trained = at(optimizer);
   const bool is_empty = trained.is_synchronized && !has_gradient(optimizer);
-  const bool is_restarted = trained.is_synchronized && trained.has_local;
-  if (is_restarted && is_sharded(setup_.mode) && !kRules.restarts_without_samples) {
-    return Expected::not_made();
-  }
   if (trained.is_zeroed || is_empty) {  // the step begins anew, unless some gradients are left
     for (const int rank : active()) {
       for (const std::string& name : trained.reduced) {
@@ -286,10 +288,8 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
   }
   if (trained.is_broken || trained.has_overflow) return Expected::not_made();
   const auto is_surplus_on = [&](int rank) {
-    const auto& arrived = trained.arrived[static_cast<std::size_t>(rank)];
     return std::ranges::any_of(touched(optimizer, pass, rank), [&](const std::string& name) {
-      const auto found = arrived.find(name);
-      return found != arrived.end() && found->second == setup_.passes;
+      return arrivals(trained, rank, name) == setup_.passes;
     });
   };
   const bool is_plain = count() == 1 && pass.failing < 0 && pass.overflowing < 0 &&
@@ -394,6 +394,9 @@ Expected Reference::problem_with_reducing(int optimizer) const {
   if (trained.is_broken) return Expected::not_made();
   if (!joined_.empty() && !new_in(optimizer).empty()) return Expected::not_made();
   if (trained.is_synchronized) return {};
+  const bool is_dropped_in_flight =
+      is_sharded(setup_.mode) && trained.is_zeroed && trained.passes > 0;
+  if (is_dropped_in_flight && !kRules.drops_in_flight) return Expected::not_made();
   // Ranks that do not use a layer do not know that others have dropped its gradient.
   if (trained.is_zeroed && !have_arrived_alike(trained)) return Expected::not_made();
   const bool has_kept = !trained.has_begun() && has_gradient(optimizer);
@@ -439,11 +442,12 @@ void Reference::reduce(int optimizer) {
     }
   }
   trained.is_synchronized = true;
-  if (is_sharded(setup_.mode)) trained.has_shards = true;
+  trained.has_layout = true;
 }
 
 /// Groups of both sides are alike from now on, and new parameters are reduced.
 void Reference::match(int optimizer) {
+  if (!new_in(optimizer).empty()) ++at(optimizer).additions;
   for (const std::string& name : new_in(optimizer)) at(optimizer).reduced.insert(name);
   at(optimizer).members_side.reset();
   at(optimizer).unmatched.clear();
@@ -542,13 +546,15 @@ Expected Reference::drop(int layer) {
         return Expected::not_made();
       }
       if (trained.is_synchronized) continue;
+      if (is_sharded(setup_.mode) && trained.passes > 0 && !kRules.drops_in_flight) {
+        return Expected::not_made();
+      }
+      const int first = active().front();
       for (const int rank : active()) {
-        const auto place = static_cast<std::size_t>(rank);
-        const auto first = static_cast<std::size_t>(active().front());
-        if (trained.arrived[place][each.first] != trained.arrived[first][each.first] ||
-            of(rank).contains(each.first) != of(active().front()).contains(each.first)) {
-          return Expected::not_made();
-        }
+        const bool is_alike =
+            arrivals(trained, rank, each.first) == arrivals(trained, first, each.first) &&
+            of(rank).contains(each.first) == of(first).contains(each.first);
+        if (!is_alike) return Expected::not_made();
       }
     }
   }
@@ -697,6 +703,13 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
     };
     if (std::ranges::any_of(trained_, is_unnoticed)) return Expected::not_made();
   }
+  const auto has_submitted_local = [&](const Trained& trained) {
+    return setup_.mode >= Mode::Gradients && trained.has_local && trained.passes > 0;
+  };
+  if (by != Zeroing::Wrapper && !kRules.drops_what_was_local &&
+      std::ranges::any_of(trained_, has_submitted_local)) {
+    return Expected::not_made();
+  }
   if (by == Zeroing::Model) {
     std::set<std::string> names;
     for (const Parameter& each : model_.parameters()) names.insert(each.first);
@@ -732,7 +745,7 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
   const bool has_begun = trained.passes > 0 || trained.is_synchronized || trained.is_broken;
   if (!to_none && has_begun && !kRules.zeroes_skipped) return Expected::not_made();
   if (has_begun) names.insert(trained.reduced.begin(), trained.reduced.end());
-  if (trained.passes > 0 && is_sharded(setup_.mode)) trained.has_shards = true;
+  if (trained.passes > 0) trained.has_layout = true;
   clear(names, to_none || (has_begun && is_sharded(setup_.mode)));
   ++trained.zero_grads;
   trained.has_overflow = false;
@@ -771,7 +784,7 @@ Expected Reference::step_accelerated(const AcceleratedStep& step) {
 Expected Reference::unscale(int optimizer) {
   Trained& trained = at(optimizer);
   Expected expected = problem_with_reducing(optimizer);
-  if (!setup_.scales || !expected.returns()) return Expected::not_made();
+  if (!setup_.scales || !expected.returns() || !joined_.empty()) return Expected::not_made();
   if (!has_scaled_) return Expected::refused({"unscale_() before any scale()"});
   if (!trained.has_begun() && !trained.is_synchronized) return Expected::not_made();
   if (trained.has_stepped) return Expected::refused({"unscale_() after step()"});
@@ -932,15 +945,16 @@ Expected Reference::rewrap(int optimizer) {
   if (has_gradient(optimizer) || trained.is_unscaled) return Expected::not_made();
   if (trained.members_side || !trained.option_sides.empty()) return Expected::not_made();
   if (!new_in(optimizer).empty() && !kRules.ends_with_new) return Expected::not_made();
-  if (trained.has_shards) trained.plain->state().clear();
+  if (trained.has_layout && is_sharded(setup_.mode)) trained.plain->state().clear();
   complete_state(*trained.plain);
   trained.reduced.clear();
   match(optimizer);
-  trained.has_shards = is_full(setup_.mode);
+  trained.has_layout = is_full(setup_.mode);
   trained.steps = 0;
   trained.zero_grads = 0;
-  for (const std::string& name : members(optimizer)) late_.erase(name);
-  if (count() == 1) late_buffers_ = 0;
+  if (count() > 1) return {};  // the other one does not know their names
+  late_.clear();
+  late_buffers_ = 0;
   return {};
 }
 
@@ -963,7 +977,7 @@ Expected Reference::state_of(int optimizer, const std::string& name) const {
   if (!at(optimizer).reduced.contains(name)) return Expected::refused({"parameter_state()"});
   if (is_sharded(setup_.mode) && !joined_.empty()) return needs_all("parameter_state()");
   const bool is_empty = model_.named(name).numel() == 0;
-  if (is_empty && is_sharded(setup_.mode) && !kRules.keeps_empty_state) return Expected::not_made();
+  if (is_empty && !kRules.keeps_empty_state) return Expected::not_made();
   Expected expected;
   const auto& state = at(optimizer).plain->state();
   const auto found = state.find(model_.named(name).unsafeGetTensorImpl());
@@ -985,6 +999,9 @@ Expected Reference::reset_state(int optimizer, const std::string& name) {
 
 Expected Reference::state_map(int optimizer) const {
   if (is_sharded(setup_.mode)) return Expected::refused({"state()", "parameter_state()"});
+  const bool has_empty = std::ranges::any_of(
+      plan_.model.layers, [](const LayerPlan& layer) { return layer.kind == LayerKind::Empty; });
+  if (has_empty && !kRules.keeps_empty_state) return Expected::not_made();
   // Adagrad's state is created in different calls.
   if (dynamic_cast<torch::optim::Adagrad*>(at(optimizer).plain.get()) != nullptr) {
     return Expected::not_made();
@@ -997,7 +1014,8 @@ Expected Reference::archive(int optimizer) {
   const Trained& trained = at(optimizer);
   if (!trained.is_idle() || !joined_.empty() || trained.members_side) return Expected::not_made();
   if (!trained.option_sides.empty()) return Expected::not_made();
-  if (trained.has_shards) return Expected::refused({"torch::save", "needs whole state"});
+  const bool has_shards = trained.has_layout && is_sharded(setup_.mode);
+  if (has_shards) return Expected::refused({"torch::save", "needs whole state"});
   return {};
 }
 
@@ -1039,7 +1057,7 @@ Expected Reference::save(int folder) {
     trained.unmatched.clear();
     snapshot.archives.push_back(saved(*trained.plain));
     snapshot.steps.push_back(trained.steps);
-    snapshot.have_shards.push_back(trained.has_shards);
+    snapshot.have_layouts.push_back(trained.has_layout);
   }
   snapshots_[folder] = std::move(snapshot);
   return {};
@@ -1071,7 +1089,7 @@ Expected Reference::load(int folder, bool takes_state) {
     if (takes_state) {
       random_training::load(*at(o).plain, snapshot.archives[i]);
       at(o).steps = snapshot.steps[i];
-      if (is_sharded(setup_.mode) && snapshot.have_shards[i]) at(o).has_shards = true;
+      at(o).has_layout = at(o).has_layout || snapshot.have_layouts[i];
     }
     at(o).option_sides.clear();
     match(o);
@@ -1093,6 +1111,8 @@ Expected Reference::join(int rank) {
   }
   if (!are_all_idle() || has_gradient(0) || !new_in(0).empty()) return Expected::not_made();
   if (setup_.mode == Mode::None && !kRules.joins_after_drops) return Expected::not_made();
+  const bool may_wait = setup_.accumulates_reduced && at(0).additions > 1;
+  if (may_wait && !kRules.never_waits_in_backward) return Expected::not_made();
   if (at(0).members_side || !at(0).option_sides.empty()) return Expected::not_made();
   joined_.insert(rank);
   return {};
@@ -1108,7 +1128,7 @@ Expected Reference::join_rest() {
   joined_.clear();
   for (int o = 0; o < count(); ++o) {
     zero(o, Zeroing::Wrapper, true);
-    if (is_sharded(setup_.mode)) at(o).has_shards = true;
+    if (is_sharded(setup_.mode)) at(o).has_layout = true;
   }
   return {};
 }

@@ -88,6 +88,8 @@ struct Rules {
   bool names_late_parameters = false;     ///< for_each_gradient() and modules registered late
   bool zeroes_skipped = false;            ///< zero_grad(false) of a skipped batch leaves zeros
   bool joins_after_drops = false;         ///< none: others drop a batch while a rank has joined
+  bool drops_in_flight = false;           ///< sharded: the comparison of ranks depends on timing
+  bool drops_what_was_local = false;      ///< gradients that arrived under no_sync()
   bool keeps_empty_state = false;         ///< sharded: state of a parameter without elements
   bool counts_own_zero_grads = false;     ///< zero_grads() counts what the program has called
 };
@@ -173,7 +175,8 @@ class Reference {
   struct Trained {
     std::unique_ptr<torch::optim::Optimizer> plain;
     std::set<std::string> reduced{};  ///< parameters that the DistributedOptimizer reduces
-    bool has_shards = false;
+    int additions = 0;                ///< of parameters, the first included
+    bool has_layout = false;          ///< of buckets, with which parameters are sharded
     std::int64_t steps = 0;
     int zero_grads = 0;
 
@@ -203,7 +206,7 @@ class Reference {
     std::vector<double> buffers;
     std::vector<std::string> archives;  // of each optimizer
     std::vector<std::int64_t> steps;
-    std::vector<bool> have_shards;
+    std::vector<bool> have_layouts;
     GradScaler::State scaler;
     std::string signature;
     bool has_late = false;
@@ -224,6 +227,7 @@ class Reference {
   bool has_gradient(int optimizer) const;
   bool is_unnoticed_somewhere(const Trained& trained) const;
   bool is_scaled(const Trained& trained) const;
+  static int arrivals(const Trained& trained, int rank, const std::string& name);
   bool have_arrived_alike(const Trained& trained) const;
   bool is_certainly_in_flight(int optimizer) const;
   bool is_removed(const std::string& name) const;
