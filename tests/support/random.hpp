@@ -10,15 +10,10 @@ namespace kolo::simulator {
 /// Random numbers that are the same on every machine for a given seed (SplitMix64).
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u) {}
+  /// Seeds are mixed: otherwise those of consecutive seeds would be the same, shifted by one.
+  explicit Random(std::uint64_t seed) : state_(mix(seed)) {}
 
-  std::uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15u;
-    std::uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15u); }
   /// From `low` to `high`, both included.
   int between(int low, int high) {
     return low + static_cast<int>(next() % static_cast<std::uint64_t>(high - low + 1));
@@ -41,6 +36,12 @@ class Random {
   }
 
  private:
+  static std::uint64_t mix(std::uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
   std::uint64_t state_;
 };
 

@@ -143,7 +143,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// them; it must then be called on every rank. The backward() of a GAN's generator leaves such
   /// gradients in the discriminator. If the program drops gradients in another way, such as the
   /// model's zero_grad(), the next backward() does the same, and waits there for the other ranks:
-  /// with several optimizers over one loss, call theirs.
+  /// with several optimizers over one loss, call theirs. A rank cannot see that if it has had no
+  /// gradients in any of several passes of the step: call this one there, too.
   /// @param set_to_none undefine gradients instead of zeroing them
   void zero_grad(bool set_to_none = true);
 

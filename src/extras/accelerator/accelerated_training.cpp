@@ -122,7 +122,8 @@ Autocast AcceleratedTraining::autocast() const {
 
 bool AcceleratedTraining::is_last_pass() const {
   if (feed_ != nullptr) return feed_->is_last_pass();
-  return accumulation_.passes_done + 1 >= options_.gradient_accumulation_steps;
+  const int done = has_skipped_step() ? 0 : accumulation_.passes_done;
+  return done + 1 >= options_.gradient_accumulation_steps;
 }
 
 /// The batch of the pass, if an Accelerator made it.
@@ -214,6 +215,7 @@ void AcceleratedTraining::backward(const at::Tensor& loss_sum, std::int64_t coun
 
 std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, double norm_type) {
   require_pass("clip_grad_norm_()");
+  if (has_skipped_step()) drop_gradients();
   require_own_backward("clip_grad_norm_()");
   if (!is_last_pass()) return std::nullopt;
   if (!accumulation_.is_unscaled) scaler_.unscale_(optimizer_);
@@ -223,6 +225,7 @@ std::optional<double> AcceleratedTraining::clip_grad_norm(double max_norm, doubl
 
 bool AcceleratedTraining::step() {
   require_pass("step()");
+  if (has_skipped_step()) drop_gradients();
   require_own_backward("step()");
   const bool is_last = is_last_pass();
   bool has_stepped = is_last;

@@ -28,19 +28,25 @@ bool Arrivals::add(std::size_t parameter) {
   return --missing_[bucket_of_[parameter]] <= 0;
 }
 
-void Arrivals::take(std::size_t bucket) {
-  for (const std::size_t parameter : members_[bucket]) is_pending_[parameter] = false;
+void Arrivals::take(std::size_t bucket, const std::function<bool(std::size_t)>& present) {
+  for (const std::size_t parameter : members_[bucket]) {
+    is_pending_[parameter] = false;
+    if (present(parameter)) is_taken_[parameter] = true;
+  }
   missing_[bucket] = expected(bucket);
 }
 
 void Arrivals::drop(std::size_t parameter) {
   const int count = std::exchange(counts_[parameter], 0);
+  is_taken_[parameter] = false;
+  if (count == 0) return;
   missing_[bucket_of_[parameter]] += by_pass_ ? 1 : count;
   is_pending_[parameter] = false;
 }
 
 void Arrivals::restart() {
   counts_.assign(bucket_of_.size(), 0);
+  is_taken_.assign(bucket_of_.size(), false);
   is_pending_.assign(bucket_of_.size(), false);
   for (std::size_t i = 0; i < missing_.size(); ++i) missing_[i] = expected(i);
 }
@@ -192,7 +198,9 @@ std::exception_ptr SharedSlotsPipeline::submit_next() {
   }
   reductions_.submit(bucket);
   ++next_;
-  arrivals_.take(bucket);
+  arrivals_.take(bucket, [&](std::size_t parameter) {
+    return reductions_.buckets().parameters()[parameter].grad().defined();
+  });
   return error;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -19,8 +20,9 @@ class Arrivals {
 
   /// Counts a gradient. Returns whether its bucket is complete.
   bool add(std::size_t parameter);
-  /// The bucket has been submitted with the gradients that had arrived.
-  void take(std::size_t bucket);
+  /// The bucket has been submitted with the gradients that had arrived. The `present` ones include
+  /// those that do not count, which have arrived under no_sync().
+  void take(std::size_t bucket, const std::function<bool(std::size_t)>& present);
   /// The parameter's gradient was dropped before its bucket was submitted.
   void drop(std::size_t parameter);
   /// Begins a new step.
@@ -28,6 +30,8 @@ class Arrivals {
 
   std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
   int count(std::size_t parameter) const { return counts_[parameter]; }
+  /// Whether a gradient has arrived that counts, or that its bucket was submitted with.
+  bool has(std::size_t parameter) const { return count(parameter) > 0 || is_taken_[parameter]; }
   bool any() const;
   bool is_complete(std::size_t bucket) const { return missing_[bucket] <= 0; }
   /// Whether the parameter has a gradient that has not been submitted.
@@ -42,6 +46,7 @@ class Arrivals {
   bool by_pass_;
   std::vector<int> missing_;      // of each bucket: gradients that it waits for
   std::vector<int> counts_;       // of each parameter
+  std::vector<bool> is_taken_;    // of each parameter: with its bucket
   std::vector<bool> is_pending_;  // of each parameter
 };
 

@@ -6,6 +6,7 @@
 
 #include "comm/shared_memory.hpp"
 #include "train/buckets/bucket_plan.hpp"
+#include "train/gradients/gradient_reducer.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"
@@ -13,10 +14,11 @@
 namespace kolo::train {
 namespace {
 
+/// Another optimizer may reduce a parameter that is frozen for a while.
 bool is_movable(const at::Tensor& tensor, const at::Device& device) {
-  return !tensor.requires_grad() && problem_with_type(tensor).empty() &&
-         tensor.device() == device && tensor.numel() > 0 && has_own_storage(tensor) &&
-         !tensor.is_conj() && !tensor.is_neg();
+  return !tensor.requires_grad() && !GradHooks::are_on(tensor) &&
+         problem_with_type(tensor).empty() && tensor.device() == device && tensor.numel() > 0 &&
+         has_own_storage(tensor) && !tensor.is_conj() && !tensor.is_neg();
 }
 
 /// One bucket per dtype.

@@ -67,7 +67,10 @@ struct GradHooks::Installed {
 GradHooks::GradHooks(const std::vector<at::Tensor>& parameters, Callback before, Callback after)
     : before_(std::move(before)), after_(std::move(after)) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_frozen = !parameters[i].requires_grad();
+    if (is_frozen) parameters[i].requires_grad_(true);  // otherwise it has no accumulator
     auto accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
+    if (is_frozen) parameters[i].requires_grad_(false);
     auto hook = std::make_unique<Hook>(before_, parameters[i], i);
     const torch::autograd::FunctionPreHook* const before_key = hook.get();
     accumulator->add_pre_hook(std::move(hook));
@@ -293,13 +296,12 @@ void GradientReducer::clear_gradients() {
 /// Whether the gradients of the parameter that have arrived are in a submitted bucket.
 bool GradientReducer::is_submitted(std::size_t parameter) const {
   const Arrivals& arrivals = layout_->arrivals;
-  if (layout_->shares_slots())
-    return arrivals.count(parameter) > 0 && !arrivals.is_pending(parameter);
+  if (layout_->shares_slots()) return arrivals.has(parameter) && !arrivals.is_pending(parameter);
   return layout_->reductions.is_submitted(arrivals.bucket_of(parameter));
 }
 
 bool GradientReducer::is_dropped(std::size_t parameter) const {
-  return layout_->arrivals.count(parameter) > 0 && !tensors_[parameter].grad().defined();
+  return layout_->arrivals.has(parameter) && !tensors_[parameter].grad().defined();
 }
 
 /// Whether the program has put another gradient in place of one that is being reduced.
@@ -317,7 +319,7 @@ bool GradientReducer::has_dropped() const {
 
 bool GradientReducer::has_kept() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (layout_->arrivals.count(i) > 0 && !is_dropped(i)) return true;
+    if (layout_->arrivals.has(i) && !is_dropped(i)) return true;
   }
   return false;
 }

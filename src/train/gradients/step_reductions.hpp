@@ -114,6 +114,8 @@ class BackwardPass {
   std::uint64_t ended() const { return ended_; }
   /// Passes that have ended since the last step.
   int passes() const { return passes_; }
+  /// Whether one has begun that has not ended: at the first gradient of the next, it has thrown.
+  bool is_running() const { return is_running_; }
   /// Whether one has thrown since the last step. Also true if one runs within another.
   bool has_failed() const { return has_failed_; }
   void restart() {

@@ -180,10 +180,11 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
     : wrapped_(std::move(wrapped)),
       context_(context_of(*wrapped_, groups, std::move(options))),
       option_sync_(groups),
-      reducers_(context_, option_sync_, model().parameters,
-                [this] {
-                  if (context_.step.backward.is_first_call()) begin_backward();
-                }),
+      reducers_(
+          context_, option_sync_, [model] { return model().parameters; },
+          [this] {
+            if (context_.step.backward.is_first_call()) begin_backward();
+          }),
       guards_(context_, reducers_),
       gradients_(context_.set, context_.sets,
                  [this](const TensorView& own, void* all) { gather_rows(own, all); }),
@@ -264,7 +265,9 @@ void TrainingEngine::end_backward() {
   if (!is_pass) return context_.step.backward.end(is_pass);
   const DistributedOptimizerOptions& options = context_.options;
   const bool is_reduced = options.accumulation == Accumulation::Reduced;
-  if (is_reduced && options.backward_passes_per_step > 1) commands_.announce(PassCommand{});
+  if (is_reduced && options.backward_passes_per_step > 1) {
+    commands_.announce(PassCommand{context_.step.backward.passes() + 1});
+  }
   end_pass();
 }
 
@@ -283,10 +286,14 @@ void TrainingEngine::forget_dropped() {
     return;
   }
   normalization_.forget_dropped();
-  if (!reducers_.any(&GradientReducer::has_dropped)) return;
   const bool are_all = !reducers_.any(&GradientReducer::has_kept);
-  // On other ranks buckets may be in flight, even if none is here.
-  const bool is_reduced = backward.passes() >= context_.options.backward_passes_per_step;
+  // On other ranks buckets may be in flight, even if none is here: also of a pass that has failed,
+  // and if this rank had no samples, and so nothing that the program could drop.
+  const int passes_per_step = context_.options.backward_passes_per_step;
+  const bool has_dropped = reducers_.any(&GradientReducer::has_dropped);
+  if (!has_dropped && (!are_all || backward.passes() < passes_per_step)) return;
+  const int passes = backward.passes() + (backward.is_running() ? 1 : 0);
+  const bool is_reduced = passes >= passes_per_step;
   if (are_all && (is_reduced || phases.is_in_flight())) return drop_gradients(/*adds_new=*/false);
   const std::string changed = reducers_.changed_since_arrival();
   for (const auto& reducer : reducers_) reducer->forget_dropped();
@@ -760,8 +767,8 @@ void TrainingEngine::follow_one_step() {
     const StepCommand& command = *received;
     if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
       reducers_.gather_for_others(*gather);
-    } else if (std::holds_alternative<PassCommand>(command)) {
-      end_pass();
+    } else if (const auto* const pass = std::get_if<PassCommand>(&command)) {
+      while (context_.step.backward.passes() < pass->passes) end_pass();
     } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
       reduce(reduction->is_discarded);
     } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {

@@ -34,7 +34,9 @@ struct ToJson {
             {"unit", gather.unit},
             {"slot", gather.slot}};
   }
-  nlohmann::json operator()(const PassCommand&) const { return {{"call", "pass"}}; }
+  nlohmann::json operator()(const PassCommand& pass) const {
+    return {{"call", "pass"}, {"passes", pass.passes}};
+  }
   nlohmann::json operator()(const ReduceCommand& reduce) const {
     return {{"call", "reduce"}, {"is_discarded", reduce.is_discarded}};
   }
@@ -68,7 +70,7 @@ nlohmann::json to_json(const StepCommand& command) { return std::visit(ToJson{},
 StepCommand command_from(const nlohmann::json& json) {
   const std::string call = json.at("call");
   if (call == "gather") return GatherCommand{json.at("reducer"), json.at("unit"), json.at("slot")};
-  if (call == "pass") return PassCommand{};
+  if (call == "pass") return PassCommand{json.at("passes")};
   if (call == "reduce") return ReduceCommand{json.at("is_discarded")};
   if (call == "clip") return ClipCommand{json.at("max_norm"), json.at("norm_type")};
   if (call == "clip_value") return ClipValueCommand{json.at("max_value")};
@@ -218,17 +220,24 @@ std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& 
 }  // namespace
 
 GradientReducers::GradientReducers(TrainingContext& context, const OptionSync& option_sync,
-                                   const TrainingContext::NamedTensors& names,
+                                   std::function<TrainingContext::NamedTensors()> model,
                                    std::function<void()> before_gradient)
-    : context_(context), option_sync_(option_sync), before_gradient_(std::move(before_gradient)) {
-  for (const auto& [name, tensor] : names) {
+    : context_(context),
+      option_sync_(option_sync),
+      model_(std::move(model)),
+      before_gradient_(std::move(before_gradient)) {}
+
+/// Those of modules that the program has registered since, too.
+void GradientReducers::learn_names() {
+  for (const auto& [name, tensor] : model_()) {
     if (!tensor.defined()) continue;
-    names_.emplace(tensor.unsafeGetTensorImpl(), Known{name, names_.size()});
-    model_.push_back(tensor);
+    const Known known{name, names_.size()};
+    if (names_.emplace(tensor.unsafeGetTensorImpl(), known).second) named_.push_back(tensor);
   }
 }
 
 void GradientReducers::add_first(const std::string& problem) {
+  learn_names();
   const Parameters all = all_parameters();
   Parameters parameters = new_parameters();
   Parameters frozen = frozen_among(all);
@@ -247,10 +256,10 @@ void GradientReducers::add_first(const std::string& problem) {
 }
 
 void GradientReducers::add_new(const std::function<void()>& before) {
-  Parameters parameters = new_parameters();
-  if (parameters.empty()) return;
+  if (new_parameters().empty()) return;
   before();
-  add(std::move(parameters), {}, {});
+  learn_names();
+  add(new_parameters(), {}, {});
 }
 
 void GradientReducers::rebuild(std::int64_t additions) {
@@ -306,11 +315,13 @@ GradientReducers::Parameters GradientReducers::unreduced_parameters() const {
   return unreduced;
 }
 
-/// Those that get gradients.
+/// Those that get gradients. One that was reduced stays when it is frozen: a rank that has joined
+/// meanwhile does not know it.
 GradientReducers::Parameters GradientReducers::new_parameters() const {
   Parameters parameters = unreduced_parameters();
-  std::erase_if(parameters, [](const ReducedParameter& parameter) {
-    return !parameter.tensor.requires_grad();
+  std::erase_if(parameters, [this](const ReducedParameter& parameter) {
+    return !parameter.tensor.requires_grad() &&
+           !were_reduced_.contains(parameter.tensor.unsafeGetTensorImpl());
   });
   return parameters;
 }
@@ -321,7 +332,7 @@ GradientReducers::Parameters GradientReducers::all_parameters() const {
   for (const ReducedParameter& parameter : all) {
     known.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  for (const at::Tensor& tensor : model_) {
+  for (const at::Tensor& tensor : named_) {
     if (known.insert(tensor.unsafeGetTensorImpl()).second) all.push_back(describe(tensor, 0));
   }
   return all;
@@ -368,6 +379,9 @@ void GradientReducers::add(Parameters parameters, const Parameters& frozen,
   }
   choose_memory(parameters.empty() ? frozen : parameters, prefix);
   if (!parameters.empty()) {
+    for (const ReducedParameter& parameter : parameters) {
+      were_reduced_.insert(parameter.tensor.unsafeGetTensorImpl());
+    }
     reducers_.push_back(std::make_unique<GradientReducer>(
         std::move(parameters), context_.gathers_on_use ? frozen : Parameters(),
         context_.reduction_setup(), prefix, before_gradient_));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,7 +29,9 @@ struct GatherCommand {
   std::size_t slot;
 };
 /// Every pass is reduced, and one has ended.
-struct PassCommand {};
+struct PassCommand {
+  int passes;  ///< that have ended in this step, also before this rank was known to have joined
+};
 struct ReduceCommand {
   bool is_discarded;  ///< a DiscardCommand follows
 };
@@ -77,10 +80,10 @@ class GradientReducers {
  public:
   using Reducers = std::vector<std::unique_ptr<GradientReducer>>;
 
-  /// `names` are used in error texts and checkpoints. `before_gradient` is called before
-  /// each gradient is added. `option_sync` outlives this.
+  /// `model` returns its parameters as they are now, whose names are used in error texts.
+  /// `before_gradient` is called before each gradient is added. `option_sync` outlives this.
   GradientReducers(TrainingContext& context, const OptionSync& option_sync,
-                   const TrainingContext::NamedTensors& names,
+                   std::function<TrainingContext::NamedTensors()> model,
                    std::function<void()> before_gradient);
 
   /// Adds the parameters of all groups that require gradients and have no reducer yet, after all
@@ -93,7 +96,6 @@ class GradientReducers {
   /// Replaces all reducers by one, whose number is `additions`. Collective.
   void rebuild(std::int64_t additions);
 
-  std::string name_of(const at::Tensor& parameter, std::size_t index) const;
   /// Trained and frozen parameters of the groups and the model, each once.
   std::vector<ReducedParameter> all_parameters() const;
   /// Parameters of the groups that no reducer has: frozen, or added since the last step.
@@ -139,6 +141,8 @@ class GradientReducers {
  private:
   using Parameters = std::vector<ReducedParameter>;
 
+  void learn_names();
+  std::string name_of(const at::Tensor& parameter, std::size_t index) const;
   ReducedParameter describe(const at::Tensor& tensor, std::size_t number) const;
   Parameters parameters_of_groups() const;
   Parameters new_parameters() const;
@@ -153,8 +157,10 @@ class GradientReducers {
     std::string name;
     std::size_t place;  // in the model
   };
+  const std::function<TrainingContext::NamedTensors()> model_;
   std::unordered_map<const void*, Known> names_;
-  std::vector<at::Tensor> model_;  // all parameters that have names
+  std::vector<at::Tensor> named_;  // in the model's order
+  std::unordered_set<const void*> were_reduced_;
   const std::function<void()> before_gradient_;
   std::int64_t additions_ = 0;
   Reducers reducers_;

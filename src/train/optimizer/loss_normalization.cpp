@@ -101,7 +101,9 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
         "the angles of their gradients, not by counts. Use Average, or loss.backward().");
   }
   const bool is_common = context_.step.no_sync == 0;
-  if (has_uncounted_alone_ && has_gradients()) context_.step.own_passes.uncounted = true;
+  if (std::exchange(has_uncounted_alone_, false) && has_gradients()) {
+    context_.step.own_passes.uncounted = true;
+  }
   context_.step.own_passes.counted = true;
   has_common_passes_ = has_common_passes_ || is_common;
   if (is_common && needs_agreement()) agree_on_reference(std::max<std::int64_t>(count, 0));
@@ -121,18 +123,25 @@ void LossNormalization::backward(const at::Tensor& loss_sum, std::int64_t count)
     loss_sum.backward(at::full_like(loss_sum.detach(), count > 0 ? 1.0 / reference() : 0.0));
   }
   count_ += count;
-  has_counted_alone_ = !has_common_passes_ && has_gradients();
+  has_counted_alone_ = !has_common_passes_;
 }
 
 void LossNormalization::forget_dropped() {
-  if (has_counted_alone_ && !has_gradients()) restart();
+  if (has_counted_alone_ && problem_ == CountProblem::None && !has_gradients()) restart();
 }
 
 void LossNormalization::note_pass() {
   PassKinds& own = context_.step.own_passes;
   if (is_counting_) {
     own.counted = true;
-  } else if (context_.step.no_sync == 0 || own.counted) {
+    return;
+  }
+  // Nothing is left of passes without samples, or that have thrown: the program may have dropped
+  // other ranks' gradients.
+  if (own.counted && count_ == 0 && problem_ == CountProblem::None && !has_gradients()) {
+    own.counted = false;
+  }
+  if (context_.step.no_sync == 0 || own.counted) {
     own.uncounted = true;
   } else {
     has_uncounted_alone_ = true;

@@ -110,7 +110,7 @@ void draw_options(Random& random, const Plan& plan, Setup& setup) {
       std::ranges::all_of(plan.classes, has_fused) && !has_complex(plan.model) && random.one_in(4);
   setup.has_unit_policy = setup.mode == Mode::FullGathered && random.one_in(2);
   setup.reshards = !random.one_in(3);
-  setup.owns_optimizer = random.one_in(3) && plan.has_modules();
+  setup.owns_optimizer = random.one_in(3);
   setup.scales = plan.seed % 3 == 0;
   setup.has_float_default = !random.one_in(3);
   if (!plan.is_accelerated) return;
@@ -129,8 +129,6 @@ void draw_world(Random& random, Setup& setup) {
 }
 
 }  // namespace
-
-simulator::Random random_of(std::uint64_t seed) { return Random(Random(seed).next()); }
 
 const char* name_of(Mode mode) { return kModes[static_cast<int>(mode)]; }
 const char* name_of(Class which) { return kClasses[static_cast<int>(which)]; }
@@ -199,9 +197,6 @@ int Plan::optimizer_of(int layer) const {
   return split == Split::ByNetwork ? plan.network : layer % 2;
 }
 
-/// Whether each optimizer is wrapped with a module, not with names.
-bool Plan::has_modules() const { return model.networks == 1 || split == Split::ByNetwork; }
-
 std::string Plan::text() const {
   std::ostringstream text;
   for (int i = 0; i < model.count(); ++i) {
@@ -226,7 +221,7 @@ std::string Plan::text() const {
 }
 
 Plan draw_plan(std::uint64_t seed, Mode mode, int ranks) {
-  Random random = random_of(seed);
+  Random random(seed);
   Plan plan;
   plan.seed = seed;
   plan.model = draw_model(random);

@@ -84,12 +84,8 @@ struct Plan {
 
   int optimizers() const { return static_cast<int>(classes.size()); }
   int optimizer_of(int layer) const;
-  bool has_modules() const;
   std::string text() const;
 };
-
-/// Random(seed + 1) draws the same numbers as Random(seed), from the second one on.
-simulator::Random random_of(std::uint64_t seed);
 
 Plan draw_plan(std::uint64_t seed, Mode mode, int ranks);
 

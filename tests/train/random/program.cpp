@@ -25,7 +25,7 @@ CallPtr draw_call(const Draw& draw) {
 
 /// The drawn calls, each made in the state that those before leave.
 std::vector<std::vector<CallPtr>> draw_calls(const Plan& plan, int calls) {
-  simulator::Random random = random_of(~plan.seed);
+  simulator::Random random(~plan.seed);
   Reference reference(plan);
   std::vector<std::vector<CallPtr>> parts;
   int number = 0;

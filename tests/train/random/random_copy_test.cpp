@@ -1,6 +1,8 @@
 // Random training programs go as in one process also where ranks share one copy of the parameters,
-// which threads cannot.
+// which threads cannot. With RANDOM_SEEDS="first count", other programs than the fixed ones.
+#include <cstdlib>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -14,7 +16,16 @@ namespace kolo::random_training {
 
 class RandomCopyTest : public testing::TestWithParam<int> {};
 
-INSTANTIATE_TEST_SUITE_P(, RandomCopyTest, testing::Range(1, 16));
+auto seeds() {
+  int first = 1;
+  int count = 15;
+  if (const char* const given = std::getenv("RANDOM_SEEDS")) {
+    std::istringstream(given) >> first >> count;
+  }
+  return testing::Range(first, first + count);
+}
+
+INSTANTIATE_TEST_SUITE_P(, RandomCopyTest, seeds());
 
 TEST_P(RandomCopyTest, Program_GoesAsInOneProcess) {
   test::MpiRanks& ranks = test::MpiRanks::instance();

@@ -53,14 +53,10 @@ void Rank::accelerate() {
 
 void Rank::wrap(int index) {
   Trained& trained = at(index);
-  DistributedOptimizerOptions options = setup_.options();
-  if (plan_.model.networks > 1 && plan_.split == Split::None) {
-    options.unit_policy = nullptr;  // it needs a model
-    trained.wrapper =
-        std::make_unique<DistributedOptimizer>(*trained.owned, model_.parameters(), options);
-    return;
-  }
-  torch::nn::Module& network = model_.network(plan_.split == Split::ByNetwork ? index : 0);
+  const DistributedOptimizerOptions options = setup_.options();
+  const bool are_both = plan_.model.networks > 1 && plan_.split == Split::None;
+  NamedModules network = model_.network(plan_.split == Split::ByNetwork ? index : 0);
+  if (are_both) network = {{"", model_.network(0)}, {"", model_.network(1)}};
   trained.wrapper =
       setup_.owns_optimizer
           ? std::make_unique<DistributedOptimizer>(std::move(trained.owned), network, options)

@@ -41,22 +41,34 @@ void load(torch::optim::Optimizer& optimizer, const std::string& bytes) {
 }
 
 template <class Options>
-bool set_decay(torch::optim::OptimizerOptions& options, double value) {
+double* decay_in(torch::optim::OptimizerOptions& options) {
   auto* const own = dynamic_cast<Options*>(&options);
-  if (own != nullptr) own->weight_decay(value);
-  return own != nullptr;
+  return own != nullptr ? &own->weight_decay() : nullptr;
+}
+
+double& decay_of(torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;
+  for (double* const decay : {decay_in<SGDOptions>(options), decay_in<AdamOptions>(options),
+                              decay_in<AdamWOptions>(options), decay_in<RMSpropOptions>(options),
+                              decay_in<AdagradOptions>(options)}) {
+    if (decay != nullptr) return *decay;
+  }
+  throw std::logic_error("options of an unknown class");
 }
 
 }  // namespace
 
 void set_option(torch::optim::OptimizerOptions& options, Option option, double value) {
-  using namespace torch::optim;
   if (option == Option::Rate) return options.set_lr(value);
-  const bool is_set =
-      set_decay<SGDOptions>(options, value) || set_decay<AdamOptions>(options, value) ||
-      set_decay<AdamWOptions>(options, value) || set_decay<RMSpropOptions>(options, value) ||
-      set_decay<AdagradOptions>(options, value);
-  if (!is_set) throw std::logic_error("options of an unknown class");
+  decay_of(options) = value;
+}
+
+std::vector<bool> have_decay(torch::optim::Optimizer& optimizer) {
+  std::vector<bool> have;
+  for (OptimizerParamGroup& group : optimizer.param_groups()) {
+    have.push_back(decay_of(group.options()) != 0.0);
+  }
+  return have;
 }
 
 std::map<std::string, c10::IValue> fields_of(const torch::optim::OptimizerParamState& state) {
@@ -85,20 +97,18 @@ Reference::Reference(const Plan& plan)
 void Reference::begin_part(const Setup& setup) {
   setup_ = setup;
   gradients_.assign(kMaxRanks, {});
-  late_.clear();
-  late_buffers_ = 0;
-  has_scaled_ = false;
+  has_scaled_ = scaler_overflowed_ = false;
   for (int o = 0; o < count(); ++o) {
     Trained& trained = at(o);
     restart(trained);
     trained.is_broken = trained.is_unscaled = trained.has_stepped = false;
     trained.has_overflow = false;
-    trained.zero_grads = 0;
+    trained.zero_grads.assign(kMaxRanks, 0.0);
     trained.option_sides.clear();
     trained.reduced.clear();
-    trained.additions = 0;
     match(o);
     trained.has_layout = is_full(setup.mode);
+    trained.is_layout_known = true;
   }
 }
 
@@ -204,9 +214,11 @@ int Reference::arrivals(const Trained& trained, int rank, const std::string& nam
 }
 
 bool Reference::have_arrived_alike(const Trained& trained) const {
+  const auto first = static_cast<std::size_t>(active().front());
   return std::ranges::all_of(active(), [&](int rank) {
-    return trained.arrived[static_cast<std::size_t>(rank)] ==
-           trained.arrived[static_cast<std::size_t>(active().front())];
+    const auto place = static_cast<std::size_t>(rank);
+    return trained.arrived[place] == trained.arrived[first] &&
+           trained.arrived_alone[place] == trained.arrived_alone[first];
   });
 }
 
@@ -215,7 +227,7 @@ bool Reference::is_certainly_in_flight(int optimizer) const {
   const Trained& trained = at(optimizer);
   if (trained.is_synchronized || trained.is_broken || trained.is_zeroed) return false;
   if (trained.passes < setup_.passes) return false;
-  if (setup_.submits_at_end()) return true;
+  if (setup_.submits_at_end() && trained.has_layout) return true;
   return std::ranges::all_of(active(), [&](int rank) {
     return std::ranges::all_of(trained.reduced, [&](const std::string& name) {
       return arrivals(trained, rank, name) == setup_.passes;
@@ -229,10 +241,7 @@ bool Reference::is_scaled(const Trained& trained) const {
 }
 
 /// Whether all ranks must use the same layers, in the same order.
-bool Reference::must_use_alike() const {
-  if (setup_.mode == Mode::FullGathered) return true;
-  return setup_.mode >= Mode::Gradients && count() > 1 && !kRules.never_waits_in_backward;
-}
+bool Reference::must_use_alike() const { return setup_.mode == Mode::FullGathered; }
 
 // --- backward() ---
 
@@ -255,10 +264,10 @@ std::optional<Expected> Reference::problem_with_shares(const Pass& pass) const {
     const Share& share = pass.of(rank);
     if (share.rows == 0 && (!pass.is_counted || must_use_alike())) return Expected::not_made();
     // Optimizers whose gradients were dropped wait for other ranks in the first hook of each.
-    const bool is_restarting = count() > 1 && !kRules.never_waits_in_backward &&
-                               std::ranges::any_of(trained_, [](const Trained& trained) {
-                                 return trained.is_zeroed || trained.is_synchronized;
-                               });
+    const bool is_restarting =
+        count() > 1 && std::ranges::any_of(trained_, [](const Trained& trained) {
+          return trained.is_zeroed || trained.is_synchronized;
+        });
     const bool must_be_alike = must_use_alike() || pass.failing >= 0 || is_restarting;
     if (must_be_alike && share.used != first.used) return Expected::not_made();
     for (const int o : involved(pass)) {
@@ -283,7 +292,6 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
         if (of(rank).contains(name)) return Expected::not_made();
       }
     }
-    if (!new_in(optimizer).empty() && !kRules.keeps_zeroed_then_new) return Expected::not_made();
     return std::nullopt;
   }
   if (trained.is_broken || trained.has_overflow) return Expected::not_made();
@@ -292,14 +300,14 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
       return arrivals(trained, rank, name) == setup_.passes;
     });
   };
+  // What it adds to parameters that are not reduced yet stays there.
   const bool is_plain = count() == 1 && pass.failing < 0 && pass.overflowing < 0 &&
-                        !pass.is_counted && !pass.is_local;
+                        !pass.is_counted && !pass.is_local && new_in(optimizer).empty();
   if (trained.is_synchronized) {
-    if (!is_plain || !kRules.forgets_refused_passes) return Expected::not_made();
+    if (!is_plain) return Expected::not_made();
     return Expected::refused({"got a gradient after synchronize()"});
   }
   if (trained.passes >= setup_.passes) {
-    if (trained.has_counted && !kRules.drops_mixed_passes) return Expected::not_made();
     if (!is_plain || !std::ranges::all_of(active(), is_surplus_on)) return Expected::not_made();
     return Expected::refused({"got more than backward_passes_per_step"});
   }
@@ -376,9 +384,14 @@ Expected Reference::backward(const Pass& pass) {
     trained.has_overflow = pass.overflowing >= 0;
     for (const int rank : active()) {
       if (pass.is_counted) trained.count += pass.of(rank).rows;
-      if (pass.is_local) continue;
+      const auto place = static_cast<std::size_t>(rank);
       for (const std::string& name : touched(o, pass, rank)) {
-        if (trained.reduced.contains(name)) ++trained.arrived[static_cast<std::size_t>(rank)][name];
+        if (!trained.reduced.contains(name)) continue;
+        if (pass.is_local) {
+          trained.arrived_alone[place].insert(name);
+        } else {
+          ++trained.arrived[place][name];
+        }
       }
     }
     pass.is_local ? trained.has_local = true : ++trained.passes != 0;
@@ -394,9 +407,6 @@ Expected Reference::problem_with_reducing(int optimizer) const {
   if (trained.is_broken) return Expected::not_made();
   if (!joined_.empty() && !new_in(optimizer).empty()) return Expected::not_made();
   if (trained.is_synchronized) return {};
-  const bool is_dropped_in_flight =
-      is_sharded(setup_.mode) && trained.is_zeroed && trained.passes > 0;
-  if (is_dropped_in_flight && !kRules.drops_in_flight) return Expected::not_made();
   // Ranks that do not use a layer do not know that others have dropped its gradient.
   if (trained.is_zeroed && !have_arrived_alike(trained)) return Expected::not_made();
   const bool has_kept = !trained.has_begun() && has_gradient(optimizer);
@@ -442,12 +452,11 @@ void Reference::reduce(int optimizer) {
     }
   }
   trained.is_synchronized = true;
-  trained.has_layout = true;
+  trained.has_layout = trained.is_layout_known = true;
 }
 
 /// Groups of both sides are alike from now on, and new parameters are reduced.
 void Reference::match(int optimizer) {
-  if (!new_in(optimizer).empty()) ++at(optimizer).additions;
   for (const std::string& name : new_in(optimizer)) at(optimizer).reduced.insert(name);
   at(optimizer).members_side.reset();
   at(optimizer).unmatched.clear();
@@ -462,9 +471,6 @@ Expected Reference::synchronize(int optimizer) {
 Expected Reference::visit(int optimizer, int layer, bool drops) {
   Expected expected = problem_with_reducing(optimizer);
   if (!expected.returns() || at(optimizer).has_overflow) return Expected::not_made();
-  for (const Parameter& each : model_.of_layer(layer)) {
-    if (late_.contains(each.first) && !kRules.names_late_parameters) return Expected::not_made();
-  }
   reduce(optimizer);
   if (!joined_.empty() && is_sharded(setup_.mode)) {
     return Expected::refused({"for_each_gradient()", "joined"});
@@ -546,9 +552,6 @@ Expected Reference::drop(int layer) {
         return Expected::not_made();
       }
       if (trained.is_synchronized) continue;
-      if (is_sharded(setup_.mode) && trained.passes > 0 && !kRules.drops_in_flight) {
-        return Expected::not_made();
-      }
       const int first = active().front();
       for (const int rank : active()) {
         const bool is_alike =
@@ -577,6 +580,7 @@ void Reference::restart(Trained& trained) {
   trained.has_local = trained.has_counted = trained.are_unscaled = false;
   trained.is_synchronized = trained.is_broken = trained.is_zeroed = false;
   trained.arrived.assign(kMaxRanks, {});
+  trained.arrived_alone.assign(kMaxRanks, {});
   trained.count = 0;
 }
 
@@ -685,30 +689,17 @@ Expected Reference::step_alone(const Pass& pass) {
   return {};
 }
 
-/// Whether a rank without samples does not notice that the program drops gradients by itself.
-bool Reference::is_unnoticed_somewhere(const Trained& trained) const {
-  if (trained.is_broken && (trained.has_counted || !have_arrived_alike(trained))) return true;
-  if (!trained.has_begun() || !trained.has_counted) return false;
-  return std::ranges::any_of(active(), [&](int rank) {
-    if (trained.passes > 0) return trained.arrived[static_cast<std::size_t>(rank)].empty();
-    return std::ranges::none_of(trained.reduced,
-                                [&](const std::string& name) { return of(rank).contains(name); });
-  });
-}
-
 Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
-  if (by != Zeroing::Wrapper && !kRules.restarts_without_samples) {
+  if (by != Zeroing::Wrapper) {
+    // A rank without gradients does not know that others have some.
     const auto is_unnoticed = [&](const Trained& trained) {
-      return is_unnoticed_somewhere(trained);
+      const bool may_continue = trained.has_counted && setup_.passes > 1;
+      const bool is_unseen = std::ranges::any_of(active(), [&](int rank) {
+        return trained.arrived[static_cast<std::size_t>(rank)].empty();
+      });
+      return (trained.is_broken && !have_arrived_alike(trained)) || (may_continue && is_unseen);
     };
     if (std::ranges::any_of(trained_, is_unnoticed)) return Expected::not_made();
-  }
-  const auto has_submitted_local = [&](const Trained& trained) {
-    return setup_.mode >= Mode::Gradients && trained.has_local && trained.passes > 0;
-  };
-  if (by != Zeroing::Wrapper && !kRules.drops_what_was_local &&
-      std::ranges::any_of(trained_, has_submitted_local)) {
-    return Expected::not_made();
   }
   if (by == Zeroing::Model) {
     std::set<std::string> names;
@@ -742,12 +733,14 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
   }
   if (!joined_.empty() && !new_in(optimizer).empty()) return Expected::not_made();
   if (!to_none && is_sharded(setup_.mode) && trained.has_local) return Expected::not_made();
+  if (!to_none && trained.is_broken) return Expected::not_made();  // it may not have begun
   const bool has_begun = trained.passes > 0 || trained.is_synchronized || trained.is_broken;
-  if (!to_none && has_begun && !kRules.zeroes_skipped) return Expected::not_made();
-  if (has_begun) names.insert(trained.reduced.begin(), trained.reduced.end());
+  if (has_begun) clear(trained.reduced, true);
   if (trained.passes > 0) trained.has_layout = true;
-  clear(names, to_none || (has_begun && is_sharded(setup_.mode)));
-  ++trained.zero_grads;
+  // Whether a gradient has arrived before backward() threw depends on autograd's order.
+  if (trained.is_broken && !trained.has_layout) trained.is_layout_known = false;
+  clear(names, to_none);
+  for (const int rank : active()) ++trained.zero_grads[static_cast<std::size_t>(rank)];
   trained.has_overflow = false;
   restart(trained);
   match(optimizer);
@@ -822,7 +815,11 @@ Expected Reference::update(std::optional<double> scale) {
 // --- parameters, groups, options ---
 
 Expected Reference::freeze(int layer) {
-  if (!has(model_.present(), layer) || !joined_.empty()) return Expected::not_made();
+  if (!has(model_.present(), layer)) return Expected::not_made();
+  const bool is_known = std::ranges::all_of(model_.of_layer(layer), [&](const Parameter& each) {
+    return at(plan_.optimizer_of(layer)).reduced.contains(each.first);
+  });
+  if (!joined_.empty() && !is_known) return Expected::not_made();
   const bool is_frozen = !model_.of_layer(layer).front().second.requires_grad();
   for (const Parameter& each : model_.of_layer(layer)) each.second.requires_grad_(is_frozen);
   return {};
@@ -850,12 +847,15 @@ Expected Reference::add_layer(int layer, Side side, bool is_new_group) {
   for (const Parameter& each : model_.of_layer(layer)) {
     tensors.push_back(each.second);
     trained.unmatched.insert(each.first);
-    late_.insert(each.first);
   }
   trained.members_side = side;
   auto& groups = trained.plain->param_groups();
   if (is_new_group) {
     trained.plain->add_param_group(OptimizerParamGroup(tensors, groups.front().options().clone()));
+    if (side == Side::Wrapper) {  // it adds the group to both
+      trained.members_side.reset();
+      trained.unmatched.clear();
+    }
   } else {
     for (const at::Tensor& tensor : tensors) groups.front().params().push_back(tensor);
   }
@@ -899,18 +899,19 @@ Expected Reference::set_option(int optimizer, int group, Side side, Option optio
 }
 
 Expected Reference::add_buffer(double value) {
-  if (plan_.model.networks > 1 && plan_.split == Split::None) return Expected::not_made();
   if (!joined_.empty()) return Expected::not_made();
   model_.add_buffer(value);
   buffers_.push_back(value);
-  ++late_buffers_;
   return {};
 }
 
 Expected Reference::write(int layer, double factor, bool is_in_full, bool is_by_one) {
   const int optimizer = plan_.optimizer_of(layer);
   if (!has(model_.present(), layer) || !are_all_idle()) return Expected::not_made();
-  if (!joined_.empty()) return is_in_full ? needs_all("full_parameters()") : Expected::not_made();
+  if (!joined_.empty()) {
+    const bool is_refused = is_in_full && is_full(setup_.mode);
+    return is_refused ? needs_all("full_parameters()") : Expected::not_made();
+  }
   if (!is_in_full && is_full(setup_.mode)) return Expected::not_made();
   if (is_by_one && !is_full(setup_.mode)) return Expected::not_made();
   const at::NoGradGuard no_grad;
@@ -931,7 +932,6 @@ Expected Reference::write_badly(int layer, bool throws) const {
     const bool is_shared = at(optimizer).reduced.contains(each.first) && each.second.numel() > 0;
     if (!is_shared) return Expected::not_made();
   }
-  if (!kRules.writes_after_refusal) return Expected::not_made();
   if (throws) return Expected::refused({"full_parameters()"});
   return {.end = Expected::End::Throws,
           .words = {"full_parameters()", "different values"},
@@ -944,17 +944,17 @@ Expected Reference::rewrap(int optimizer) {
   if (setup_.owns_optimizer || plan_.is_accelerated) return Expected::not_made();
   if (has_gradient(optimizer) || trained.is_unscaled) return Expected::not_made();
   if (trained.members_side || !trained.option_sides.empty()) return Expected::not_made();
-  if (!new_in(optimizer).empty() && !kRules.ends_with_new) return Expected::not_made();
-  if (trained.has_layout && is_sharded(setup_.mode)) trained.plain->state().clear();
+  if (!trained.is_layout_known) return Expected::not_made();
+  for (const std::string& name : trained.reduced) {
+    const bool is_lost = trained.has_layout && is_sharded(setup_.mode);
+    if (is_lost) trained.plain->state().erase(model_.named(name).unsafeGetTensorImpl());
+  }
   complete_state(*trained.plain);
   trained.reduced.clear();
   match(optimizer);
   trained.has_layout = is_full(setup_.mode);
   trained.steps = 0;
-  trained.zero_grads = 0;
-  if (count() > 1) return {};  // the other one does not know their names
-  late_.clear();
-  late_buffers_ = 0;
+  trained.zero_grads.assign(kMaxRanks, 0.0);
   return {};
 }
 
@@ -962,13 +962,12 @@ Expected Reference::rewrap(int optimizer) {
 
 Expected Reference::needs_all(const std::string& call) const {
   if (joined_.empty()) return {};
-  if (!kRules.refuses_while_joined) return Expected::not_made();
   return Expected::refused({call, "joined"});
 }
 
 Expected Reference::save_full() const {
   if (!joined_.empty()) return needs_all("save_full_state()");
-  if (!are_all_idle() || (has_late() && !kRules.saves_late_modules)) return Expected::not_made();
+  if (!are_all_idle()) return Expected::not_made();
   return compare();
 }
 
@@ -976,12 +975,15 @@ Expected Reference::state_of(int optimizer, const std::string& name) const {
   if (!at(optimizer).is_idle()) return Expected::not_made();
   if (!at(optimizer).reduced.contains(name)) return Expected::refused({"parameter_state()"});
   if (is_sharded(setup_.mode) && !joined_.empty()) return needs_all("parameter_state()");
-  const bool is_empty = model_.named(name).numel() == 0;
-  if (is_empty && !kRules.keeps_empty_state) return Expected::not_made();
+  // No rank has a leaf of it in sharded modes, nor after resuming from one.
+  if (model_.named(name).numel() == 0) return Expected::not_made();
   Expected expected;
   const auto& state = at(optimizer).plain->state();
   const auto found = state.find(model_.named(name).unsafeGetTensorImpl());
   if (found == state.end()) return expected;
+  const auto* const adagrad = dynamic_cast<torch::optim::AdagradParamState*>(found->second.get());
+  if (adagrad != nullptr && adagrad->step() == 0)
+    return Expected::not_made();  // may be created later
   for (const auto& [field, value] : fields_of(*found->second)) {
     expected.words.push_back(field);
     expected.tensors.push_back(value.isTensor() ? value.toTensor().clone()
@@ -1001,7 +1003,7 @@ Expected Reference::state_map(int optimizer) const {
   if (is_sharded(setup_.mode)) return Expected::refused({"state()", "parameter_state()"});
   const bool has_empty = std::ranges::any_of(
       plan_.model.layers, [](const LayerPlan& layer) { return layer.kind == LayerKind::Empty; });
-  if (has_empty && !kRules.keeps_empty_state) return Expected::not_made();
+  if (has_empty) return Expected::not_made();
   // Adagrad's state is created in different calls.
   if (dynamic_cast<torch::optim::Adagrad*>(at(optimizer).plain.get()) != nullptr) {
     return Expected::not_made();
@@ -1013,7 +1015,7 @@ Expected Reference::state_map(int optimizer) const {
 Expected Reference::archive(int optimizer) {
   const Trained& trained = at(optimizer);
   if (!trained.is_idle() || !joined_.empty() || trained.members_side) return Expected::not_made();
-  if (!trained.option_sides.empty()) return Expected::not_made();
+  if (!trained.option_sides.empty() || !trained.is_layout_known) return Expected::not_made();
   const bool has_shards = trained.has_layout && is_sharded(setup_.mode);
   if (has_shards) return Expected::refused({"torch::save", "needs whole state"});
   return {};
@@ -1021,6 +1023,7 @@ Expected Reference::archive(int optimizer) {
 
 Expected Reference::register_hook(int optimizer) const {
   if (is_sharded(setup_.mode)) return Expected::refused({"register_bucket_hook()"});
+  if (!joined_.empty()) return Expected::not_made();
   if (at(optimizer).is_idle()) return {};
   if (!is_certainly_in_flight(optimizer)) return Expected::not_made();
   return Expected::refused({"register_bucket_hook()", "being reduced"});
@@ -1043,7 +1046,6 @@ Expected Reference::save(int folder) {
     if (trained.is_broken || trained.is_zeroed) return Expected::not_made();
   }
   if (!joined_.empty()) return needs_all("save()");
-  if (has_late() && !kRules.saves_late_modules) return Expected::not_made();
   Snapshot snapshot;
   snapshot.buffers = buffers_;
   snapshot.scaler = scaler_;
@@ -1056,6 +1058,7 @@ Expected Reference::save(int folder) {
     trained.members_side.reset();
     trained.unmatched.clear();
     snapshot.archives.push_back(saved(*trained.plain));
+    snapshot.have_decay.push_back(have_decay(*trained.plain));
     snapshot.steps.push_back(trained.steps);
     snapshot.have_layouts.push_back(trained.has_layout);
   }
@@ -1071,7 +1074,7 @@ Expected Reference::load(int folder, bool takes_state) {
     if (!takes_state || !joined_.empty()) return Expected::not_made();
     zero(0, Zeroing::Wrapper, true);
   }
-  if (!joined_.empty()) return needs_all("load()");
+  if (!joined_.empty()) return are_all_idle() ? needs_all("load()") : Expected::not_made();
   if (!at(0).is_idle()) {
     if (at(0).is_synchronized && !at(0).is_zeroed) {
       return Expected::refused({"load()", "reduced and not used yet"});
@@ -1080,7 +1083,11 @@ Expected Reference::load(int folder, bool takes_state) {
     return Expected::refused({"load()", "being reduced"});
   }
   if (!are_all_idle() || snapshot.signature != signature()) return Expected::not_made();
-  if (has_late() && !kRules.saves_late_modules) return Expected::not_made();
+  for (int o = 0; o < count() && takes_state; ++o) {
+    if (snapshot.have_decay[static_cast<std::size_t>(o)] == have_decay(*at(o).plain)) continue;
+    if (count() > 1) return Expected::not_made();
+    return Expected::refused({"weight_decay", "strict = false"});
+  }
   const at::NoGradGuard no_grad;
   for (const Parameter& each : snapshot.parameters) model_.named(each.first).copy_(each.second);
   buffers_ = snapshot.buffers;
@@ -1110,9 +1117,6 @@ Expected Reference::join(int rank) {
     return Expected::not_made();
   }
   if (!are_all_idle() || has_gradient(0) || !new_in(0).empty()) return Expected::not_made();
-  if (setup_.mode == Mode::None && !kRules.joins_after_drops) return Expected::not_made();
-  const bool may_wait = setup_.accumulates_reduced && at(0).additions > 1;
-  if (may_wait && !kRules.never_waits_in_backward) return Expected::not_made();
   if (at(0).members_side || !at(0).option_sides.empty()) return Expected::not_made();
   joined_.insert(rank);
   return {};
@@ -1125,6 +1129,11 @@ Expected Reference::join_rest() {
     return Expected::refused({"join()", "being reduced"});
   }
   if (!new_in(0).empty()) return Expected::not_made();
+  for (Trained& trained : trained_) {
+    // Ranks that had joined make up for what they have missed on both sides.
+    if (joined_.empty()) break;
+    for (auto& [option, side] : trained.option_sides) side.reset();
+  }
   joined_.clear();
   for (int o = 0; o < count(); ++o) {
     zero(o, Zeroing::Wrapper, true);
@@ -1156,7 +1165,9 @@ Expected Reference::has_gradients(int optimizer) const {
 }
 
 Expected Reference::count_zero_grads(int optimizer) const {
-  return Expected::number(at(optimizer).zero_grads);
+  Expected expected;
+  expected.numbers = at(optimizer).zero_grads;
+  return expected;
 }
 
 void move_member(torch::optim::Optimizer& optimizer, const at::Tensor& tensor) {

@@ -73,28 +73,6 @@ enum class Side { Wrapper, Wrapped };
 enum class Option { Rate, Decay };
 enum class Zeroing { Wrapper, Wrapped, Model };
 
-/// Rules of faults that are known. Off: calls whose end they decide are not made.
-struct Rules {
-  bool refuses_while_joined = false;   ///< calls that need all ranks
-  bool loads_in_inference = false;     ///< load() under InferenceMode
-  bool keeps_zeroed_then_new = false;  ///< a layer unfrozen or added after the model's zero_grad()
-  bool ends_with_new = false;          ///< an optimizer that ends before the step of a new layer
-  bool never_waits_in_backward = false;   ///< two sharded optimizers, ranks use different layers
-  bool saves_late_modules = false;        ///< modules and buffers registered after wrapping
-  bool forgets_refused_passes = false;    ///< backward() after synchronize() leaves no trace
-  bool writes_after_refusal = false;      ///< full_parameters() that has thrown leaves no trace
-  bool drops_mixed_passes = false;        ///< zero_grad() drops passes with and without a count
-  bool restarts_without_samples = false;  ///< the model's zero_grad(), on a rank without gradients
-  bool names_late_parameters = false;     ///< for_each_gradient() and modules registered late
-  bool zeroes_skipped = false;            ///< zero_grad(false) of a skipped batch leaves zeros
-  bool joins_after_drops = false;         ///< none: others drop a batch while a rank has joined
-  bool drops_in_flight = false;           ///< sharded: the comparison of ranks depends on timing
-  bool drops_what_was_local = false;      ///< gradients that arrived under no_sync()
-  bool keeps_empty_state = false;         ///< sharded: state of a parameter without elements
-  bool counts_own_zero_grads = false;     ///< zero_grads() counts what the program has called
-};
-inline constexpr Rules kRules{};
-
 class Reference {
  public:
   explicit Reference(const Plan& plan);
@@ -175,10 +153,10 @@ class Reference {
   struct Trained {
     std::unique_ptr<torch::optim::Optimizer> plain;
     std::set<std::string> reduced{};  ///< parameters that the DistributedOptimizer reduces
-    int additions = 0;                ///< of parameters, the first included
     bool has_layout = false;          ///< of buckets, with which parameters are sharded
+    bool is_layout_known = true;
     std::int64_t steps = 0;
-    int zero_grads = 0;
+    std::vector<double> zero_grads{};  ///< of each rank
 
     int passes = 0;          ///< outside no_sync(), since the step began
     bool has_local = false;  ///< passes under no_sync()
@@ -187,8 +165,9 @@ class Reference {
     bool is_broken = false;  ///< backward() has thrown: a zero_grad() is due
     bool is_zeroed = false;  ///< by another zero_grad() than the wrapper's
     bool has_overflow = false;
-    std::vector<std::map<std::string, int>> arrived{};  ///< of each rank, outside no_sync()
-    std::int64_t count = 0;                             ///< of samples
+    std::vector<std::map<std::string, int>> arrived{};   ///< of each rank, outside no_sync()
+    std::vector<std::set<std::string>> arrived_alone{};  ///< of each rank, under no_sync()
+    std::int64_t count = 0;                              ///< of samples
 
     bool are_unscaled = false;  ///< the gradients of this step
     bool is_unscaled = false;   ///< since the last update()
@@ -196,7 +175,8 @@ class Reference {
 
     std::optional<Side> members_side{};  ///< changed there, and not matched yet
     std::set<std::string> unmatched{};   ///< added there
-    std::map<std::pair<int, Option>, Side> option_sides{};
+    /// The side on which an option has changed; none: on both.
+    std::map<std::pair<int, Option>, std::optional<Side>> option_sides{};
 
     bool has_begun() const { return passes > 0 || has_local; }
     bool is_idle() const { return !has_begun() && !is_synchronized && !is_broken && !is_zeroed; }
@@ -204,12 +184,12 @@ class Reference {
   struct Snapshot {
     std::vector<Parameter> parameters;
     std::vector<double> buffers;
-    std::vector<std::string> archives;  // of each optimizer
+    std::vector<std::string> archives;          // of each optimizer
+    std::vector<std::vector<bool>> have_decay;  // of its groups
     std::vector<std::int64_t> steps;
     std::vector<bool> have_layouts;
     GradScaler::State scaler;
     std::string signature;
-    bool has_late = false;
   };
 
   Trained& at(int optimizer) { return trained_[static_cast<std::size_t>(optimizer)]; }
@@ -225,13 +205,11 @@ class Reference {
   std::set<std::string> used_by(int layer) const;
   std::set<std::string> touched(int optimizer, const Pass& pass, int rank) const;
   bool has_gradient(int optimizer) const;
-  bool is_unnoticed_somewhere(const Trained& trained) const;
   bool is_scaled(const Trained& trained) const;
   static int arrivals(const Trained& trained, int rank, const std::string& name);
   bool have_arrived_alike(const Trained& trained) const;
   bool is_certainly_in_flight(int optimizer) const;
   bool is_removed(const std::string& name) const;
-  bool has_late() const { return !late_.empty() || late_buffers_ > 0; }
 
   std::optional<Expected> problem_with(const Pass& pass) const;
   std::optional<Expected> problem_with(const Pass& pass, int optimizer) const;
@@ -259,8 +237,6 @@ class Reference {
   GradScaler::State scaler_;
   bool scaler_overflowed_ = false;  // since the last update()
   std::vector<double> buffers_;
-  std::set<std::string> late_;  // names of parameters that were registered after wrapping
-  int late_buffers_ = 0;
   bool has_scaled_ = false;  // in this part
   std::map<int, Snapshot> snapshots_;
 };
@@ -273,6 +249,8 @@ inline constexpr GradScalerOptions scaler_options(bool is_enabled) {
 void move_member(torch::optim::Optimizer& optimizer, const at::Tensor& tensor);
 /// Sets an option of any of the classes.
 void set_option(torch::optim::OptimizerOptions& options, Option option, double value);
+/// Whether each group has a weight_decay.
+std::vector<bool> have_decay(torch::optim::Optimizer& optimizer);
 /// The fields of a state, by name.
 std::map<std::string, c10::IValue> fields_of(const torch::optim::OptimizerParamState& state);
 
