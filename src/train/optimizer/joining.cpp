@@ -165,12 +165,13 @@ void align_ranks(TrainingContext& context, GradientReducers& reducers, OptionSyn
     std::int64_t steps, additions, layouts, reductions;
     auto operator<=>(const Progress&) const = default;
   };
-  Progress own{context.steps, reducers.additions(), reducers.layouts(), comparison.reductions()};
+  Progress own{context.steps, reducers.additions(), reducers.layouts(), context.reductions};
   std::vector<Progress> all(static_cast<std::size_t>(context.set.size()));
   allgather({&own, DType::Int64, {1, 4}, Device{}}, [&](const auto&) { return all.data(); },
             {.name = context.prefix + ".joined", .process_set = &context.set});
   const auto furthest = std::max_element(all.begin(), all.end());
   comparison.compare_last(own.reductions == furthest->reductions);
+  context.reductions = furthest->reductions;
   if (*furthest == *std::min_element(all.begin(), all.end())) return;
 
   const bool have_same_names = std::ranges::all_of(all, [&](const Progress& other) {

@@ -139,7 +139,7 @@ void RankComparison::note(StepEnd end) {
   if (context_.set.size() == 1) return;
   end_ = end;
   if (end == StepEnd::Open) {
-    ++reductions_;
+    ++context_.reductions;
     changes_ = std::exchange(resets_, {});
     failure_.clear();
   }

@@ -62,8 +62,6 @@ class RankComparison {
   /// Forgets the last step, on all ranks alike.
   void restart();
 
-  /// How often this rank has reduced gradients. Those of a rank that has joined are fewer.
-  std::int64_t reductions() const { return reductions_; }
   /// After a reduction: throws MismatchError on all ranks if two differ, and forgets the last step.
   /// Collective only then.
   void require_alike();
@@ -85,7 +83,6 @@ class RankComparison {
   const GradientReducers& reducers_;
   const OptionSync& option_sync_;
   StepEnd end_ = StepEnd::Open;
-  std::int64_t reductions_ = 0;
   std::string changes_;                // of gradients in this step, and of state before it
   std::string resets_;                 // of state since it began
   std::string failure_;                // why step() has thrown; not compared

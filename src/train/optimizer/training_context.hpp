@@ -37,6 +37,7 @@ struct TrainingContext {
   StepState step{};
   FrozenParameters frozen{};    ///< with Shard::Full
   std::int64_t steps = 0;       ///< taken so far
+  std::int64_t reductions = 0;  ///< also of dropped steps; fewer on a joined rank
   bool gathers_on_use = false;  ///< parameters, see GatheredUnits
 
   bool is_sharded() const { return options.shard != Shard::None; }

@@ -26,8 +26,10 @@ std::shared_ptr<torch::optim::OptimizerOptions> draw_options(Random& random, Cla
   const double decay = random.one_in(3) ? 0.01 : 0.0;
   switch (which) {
     case Class::Sgd:
-      return std::make_shared<SGDOptions>(
-          SGDOptions(rate).momentum(has_more ? 0.9 : 0.0).weight_decay(decay));
+      return std::make_shared<SGDOptions>(SGDOptions(rate)
+                                              .momentum(has_more ? 0.9 : 0.0)
+                                              .nesterov(has_more && random.one_in(2))
+                                              .weight_decay(decay));
     case Class::Adam:
       return std::make_shared<AdamOptions>(
           AdamOptions(rate).eps(1e-4).weight_decay(decay).amsgrad(has_more));
@@ -120,12 +122,13 @@ void draw_options(Random& random, const Plan& plan, Setup& setup) {
 
 /// The world of threads, whose nodes have no memory in common.
 void draw_world(Random& random, Setup& setup) {
-  setup.ranks = random.between(1, 3);
+  setup.ranks = random.one_in(5) ? 4 : random.between(1, 3);
   if (setup.mode == Mode::FullGathered && setup.ranks == 1) setup.ranks = 2;
   const bool is_gathered = setup.mode == Mode::FullGathered;
   setup.nodes = is_gathered || random.one_in(4) ? setup.ranks : 1;
+  if (!is_gathered && setup.ranks == 4 && random.one_in(2)) setup.nodes = 2;
   setup.has_shared_memory = !random.one_in(4);
-  setup.has_node_scope = is_sharded(setup.mode) && !is_gathered && random.one_in(6);
+  setup.has_node_scope = is_sharded(setup.mode) && !is_gathered && random.one_in(4);
 }
 
 }  // namespace

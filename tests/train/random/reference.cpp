@@ -285,6 +285,8 @@ std::optional<Expected> Reference::problem_with_shares(const Pass& pass) const {
 
 std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer) const {
   const Trained& trained = at(optimizer);
+  // What it adds to parameters that are not reduced yet may stay.
+  if (pass.failing >= 0 && !new_in(optimizer).empty()) return Expected::not_made();
   const bool is_empty = trained.is_synchronized && !has_gradient(optimizer);
   if (trained.is_zeroed || is_empty) {  // the step begins anew, unless some gradients are left
     for (const int rank : active()) {
@@ -300,7 +302,6 @@ std::optional<Expected> Reference::problem_with(const Pass& pass, int optimizer)
       return arrivals(trained, rank, name) == setup_.passes;
     });
   };
-  // What it adds to parameters that are not reduced yet stays there.
   const bool is_plain = count() == 1 && pass.failing < 0 && pass.overflowing < 0 &&
                         !pass.is_counted && !pass.is_local && new_in(optimizer).empty();
   if (trained.is_synchronized) {
