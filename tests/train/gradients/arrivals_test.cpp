@@ -24,7 +24,7 @@ TEST(ArrivalsTest, ByPass_ASecondGradientOfTheSamePassCountsOnce) {
   EXPECT_FALSE(arrivals.add(0));  // ahead of parameter 2: adds to the pending gradient
   EXPECT_TRUE(arrivals.is_pending(0));
   EXPECT_TRUE(arrivals.add(2));
-  arrivals.take(0);
+  arrivals.take(0, [](std::size_t) { return true; });
   EXPECT_FALSE(arrivals.is_pending(0));
   EXPECT_FALSE(arrivals.is_complete(0));
   EXPECT_FALSE(arrivals.add(2));
@@ -39,6 +39,28 @@ TEST(ArrivalsTest, ByPass_ADroppedGradientIsOneWhateverItWasMadeOf) {
   arrivals.drop(0);
   EXPECT_FALSE(arrivals.add(2));
   EXPECT_TRUE(arrivals.add(0));
+}
+
+TEST(ArrivalsTest, DroppedGradientsAreAwaitedAgain) {
+  Arrivals arrivals(two_buckets(), 3, /*passes=*/3, /*by_pass=*/false);
+  arrivals.add(1);
+  arrivals.add(1);
+  arrivals.drop(1);
+  EXPECT_FALSE(arrivals.add(1));
+  EXPECT_FALSE(arrivals.add(1));
+  EXPECT_TRUE(arrivals.add(1));
+}
+
+TEST(ArrivalsTest, AGradientThatDoesNotCount_HasArrivedOnceItsBucketIsSubmitted) {
+  Arrivals arrivals(two_buckets(), 3, /*passes=*/1, /*by_pass=*/false);
+  arrivals.add(0);
+  arrivals.take(0, [](std::size_t parameter) { return parameter != 1; });
+  EXPECT_TRUE(arrivals.has(2));
+  EXPECT_EQ(arrivals.count(2), 0);
+  EXPECT_FALSE(arrivals.has(1));
+  arrivals.drop(2);
+  EXPECT_FALSE(arrivals.has(2));
+  EXPECT_TRUE(arrivals.has(0));
 }
 
 }  // namespace kolo::test::arrivals_test
