@@ -138,7 +138,8 @@ GradientReducer::GradientReducer(std::vector<ReducedParameter> parameters,
       prefix_(std::move(prefix)),
       watch_(parameters_),
       is_sparse_(parameters_.size()),
-      arrived_(parameters_.size()) {
+      arrived_(parameters_.size()),
+      reduced_(make_whole_gradients(tensors_)) {
   // An earlier optimizer may have had Shard::Full.
   for (const at::Tensor& parameter : tensors_) {
     if (is_gathered_on_use(parameter)) take_from_units(parameter);
@@ -165,7 +166,7 @@ void GradientReducer::install_hooks(std::function<void()> before_gradient) {
         before_gradient();
         require_expected(parameter);
         // A new gradient replaces that of the last pass, which is in this rank's shard.
-        if (withheld_) withheld_->take_away(parameter);
+        reduced_->make_way(parameter);
       },
       [this](std::size_t parameter) { take_gradient(parameter); });
 }
@@ -181,7 +182,7 @@ void GradientReducer::require_expected(std::size_t parameter) const {
              (setup_.step.no_sync == 0 && arrivals.count(parameter) == passes())) {
     problem = "got more than backward_passes_per_step = " + std::to_string(passes()) +
               " gradients since the last step(). " + cause_of_surplus(parameter);
-  } else if (withheld_ && withheld_->is_gone(parameter)) {
+  } else if (reduced_->is_gone(parameter)) {
     problem =
         "got another gradient after that of an earlier pass, which is reduced already, was dropped "
         "or replaced. Do that in for_each_gradient(), or set Accumulation::Local.";
@@ -255,15 +256,8 @@ std::exception_ptr GradientReducer::finish() {
   return at_end ? at_end : replaced;
 }
 
-void GradientReducer::append_gradients(std::vector<at::Tensor>& gradients) const {
-  if (shards_) return shards_->append_gradients(gradients);
-  for (const at::Tensor& parameter : tensors_) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-  }
-}
-
 void GradientReducer::for_each_gradient(const GradientVisitor& visit) {
-  const auto visit_one = [&](std::size_t parameter, at::Tensor& gradient) {
+  reduced_->visit([&](std::size_t parameter, at::Tensor& gradient) {
     const std::string& name = parameters_[parameter].name;
     const at::Tensor before = gradient;
     visit(name, gradient);
@@ -276,19 +270,12 @@ void GradientReducer::for_each_gradient(const GradientVisitor& visit) {
         "DistributedOptimizer: for_each_gradient() has replaced the gradient of "
         "parameter '" +
         name + "' by one of another shape, dtype or device.");
-  };
-  if (shards_) return shards_->for_each_gradient(visit_one);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (tensors_[i].grad().defined()) visit_one(i, tensors_[i].mutable_grad());
-  }
+  });
 }
 
 void GradientReducer::clear_gradients() {
-  layout_->buckets.clear_gradients();
+  reduced_->clear(layout_->buckets);
   dropped_.clear();
-  if (!shards_) return;
-  withheld_->take_away();
-  for (std::size_t i = 0; i < buckets().buckets().size(); ++i) shards_->clear_gradients(i);
 }
 
 // --- changes of gradients and parameters by the program ---
@@ -307,7 +294,7 @@ bool GradientReducer::is_dropped(std::size_t parameter) const {
 /// Whether the program has put another gradient in place of one that is being reduced.
 bool GradientReducer::is_replaced(std::size_t parameter) const {
   if (!tensors_[parameter].grad().defined() || !is_submitted(parameter)) return false;
-  return !buckets().is_in_place(parameter) && !(withheld_ && withheld_->is_in_place(parameter));
+  return !buckets().is_in_place(parameter) && !reduced_->is_in_place(buckets(), parameter);
 }
 
 bool GradientReducer::has_dropped() const {
@@ -331,10 +318,9 @@ void GradientReducer::forget_dropped() {
 }
 
 void GradientReducer::drop_undefined(std::vector<std::string>& names) {
-  for (std::size_t i = 0; withheld_ && i < parameters_.size(); ++i) {
-    const bool is_defined = tensors_[i].grad().defined();
-    if (!is_defined && withheld_->is_gone(i)) dropped_.push_back(i);
-    if (!is_defined || withheld_->is_in_place(i)) continue;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!tensors_[i].grad().defined() && reduced_->is_gone(i)) dropped_.push_back(i);
+    if (!reduced_->is_ignored(i)) continue;
     throw InvalidArgument("DistributedOptimizer: parameter '" + parameters_[i].name +
                           "' has got another gradient after synchronize(), but the reduced one is "
                           "sharded, so the change would be lost. Change it in "
@@ -344,26 +330,20 @@ void GradientReducer::drop_undefined(std::vector<std::string>& names) {
   std::ranges::sort(dropped_);
   dropped_.erase(std::unique(dropped_.begin(), dropped_.end()), dropped_.end());
   for (const std::size_t parameter : std::exchange(dropped_, {})) {
-    drop(parameter);
+    reduced_->drop(parameter);
     names.push_back(parameters_[parameter].name);
   }
 }
 
 void GradientReducer::drop(const std::string& name) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].name == name) drop(i);
+    if (parameters_[i].name == name) reduced_->drop(i);
   }
-}
-
-void GradientReducer::drop(std::size_t parameter) {
-  if (!shards_) return tensors_[parameter].mutable_grad().reset();
-  withheld_->take_away(parameter);
-  shards_->clear_gradients_of(parameter);
 }
 
 bool GradientReducer::has_gradients() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (withheld_ ? withheld_->is_in_place(i) : buckets().is_in_place(i)) return true;
+    if (reduced_->is_in_place(buckets(), i)) return true;
   }
   return false;
 }
@@ -383,7 +363,7 @@ GradientReducer::Layout::Layout(GradientReducer& reducer, GradientBuckets new_bu
                       reducer.setup_.options.accumulation == Accumulation::Reduced &&
                       reducer.passes() > 1),
       arrivals(buckets.buckets(), reducer.parameters_.size(), reducer.passes(), reduces_by_pass),
-      reductions(reducer.setup_, buckets, reducer.residuals_, reducer.shards(), reducer.withheld(),
+      reductions(reducer.setup_, buckets, reducer.residuals_, *reducer.reduced_,
                  names_of(buckets.buckets(), reducer.parameters_,
                           reducer.prefix_ + "." + std::to_string(reducer.layouts_)),
                  names_of(reducer.parameters_)),
@@ -526,10 +506,7 @@ void GradientReducer::shard_parameters(const BucketPlan& plan) {
   shard(plan, make_copy_per_rank(plan, buckets.device(), operation_options("parameters")),
         std::move(gradients));
   for (std::size_t i = 0; i < buckets.buckets().size(); ++i) {
-    shards_->assign_gradients(i, buckets, /*adds_up=*/false);
-  }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (buckets.is_in_place(i)) withheld_->place(i);
+    reduced_->assign(buckets, i, /*is_first=*/true);
   }
   if (shards_gradients(*setup_.options.shard)) {
     lay_out_slots();
@@ -596,10 +573,11 @@ void GradientReducer::shard_at_once() {
 void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
                             std::vector<at::Tensor> gradients) {
   const UpdateType type{setup_.options.master_weights, setup_.options.offload};
-  shards_.emplace(tensors_, plan, std::move(memory), std::move(gradients), type,
-                  setup_.sets.sharded->rank());
-  withheld_.emplace(tensors_, names_of(parameters_));
-  shards_->shard_state(setup_.wrapped);
+  ParameterShards shards(tensors_, plan, std::move(memory), std::move(gradients), type,
+                         setup_.sets.sharded->rank());
+  shards.shard_state(setup_.wrapped);
+  reduced_ =
+      make_sharded_gradients(tensors_, names_of(parameters_), std::move(shards), setup_.sets);
   watch_.pin();
   if (is_full()) watch_.refuse_writes();
   setup_.wrapped.refuse_own_save();
@@ -607,7 +585,7 @@ void GradientReducer::shard(const BucketPlan& plan, std::unique_ptr<ParameterMem
 
 void GradientReducer::lay_out_slots() {
   layout_.reset();  // before its successor needs memory
-  BucketPlan slots = share_slots(plan_of_gradients({.buckets = shards_->layout()}), kSlots);
+  BucketPlan slots = share_slots(plan_of_gradients({.buckets = shards()->layout()}), kSlots);
   layout_ = std::make_unique<Layout>(*this, make_buckets(std::move(slots)));
 }
 
@@ -617,16 +595,16 @@ void GradientReducer::order_buckets(const std::vector<std::size_t>& order) {
   for (std::size_t i = 0; i < order.size(); ++i) arrival[order[i]] = i;
   const auto completion = [&](std::size_t bucket) {
     std::size_t last = 0;
-    for (const Bucket::Member& member : shards_->layout()[bucket].members) {
+    for (const Bucket::Member& member : shards()->layout()[bucket].members) {
       last = std::max(last, arrival[member.parameter]);
     }
     return last;
   };
-  std::vector<std::size_t> numbers(shards_->layout().size());
+  std::vector<std::size_t> numbers(shards()->layout().size());
   std::iota(numbers.begin(), numbers.end(), std::size_t{0});
   std::ranges::sort(numbers, {}, completion);
   if (std::ranges::is_sorted(numbers)) return;
-  shards_->renumber(numbers);
+  reduced_->shards()->renumber(numbers);
   lay_out_slots();
 }
 
@@ -643,7 +621,7 @@ void GradientReducer::lay_out_residuals(const Residuals::ByParameter& residuals)
       part = {piece.begin, piece.length};
     } else if (compression.is_of_replicas) {  // of this rank's shard
       const auto sharers = static_cast<std::size_t>(setup_.sets.sharded->size());
-      const bool has_replicas = shards_ && setup_.sets.replicas != nullptr;
+      const bool has_replicas = shards() != nullptr && setup_.sets.replicas != nullptr;
       part.count = has_replicas ? part.count / sharers : 0;
       part.begin = static_cast<std::size_t>(setup_.sets.sharded->rank()) * part.count;
     }

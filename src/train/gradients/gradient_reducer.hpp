@@ -15,6 +15,7 @@
 #include "train/buckets/gradient_buckets.hpp"
 #include "train/gradients/bucket_pipeline.hpp"
 #include "train/gradients/parameter_watch.hpp"
+#include "train/gradients/reduced_gradients.hpp"
 #include "train/gradients/residuals.hpp"
 #include "train/gradients/step_reductions.hpp"
 #include "train/sharding/parameter_shards.hpp"
@@ -93,24 +94,21 @@ class GradientReducer {
   const GradientBuckets& buckets() const { return layout_->buckets; }
   bool is_sparse(std::size_t parameter) const { return is_sparse_[parameter]; }
   /// Null while parameters are not sharded.
-  const ParameterShards* shards() const { return shards_ ? &*shards_ : nullptr; }
-  WithheldGradients* withheld() { return withheld_ ? &*withheld_ : nullptr; }
+  const ParameterShards* shards() const { return reduced_->shards(); }
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
   /// Lays out residuals like the buckets, with the values of `residuals`.
   void lay_out_residuals(const Residuals::ByParameter& residuals);
 
   /// Appends the gradients of parameters, or of this rank's leaves.
-  void append_gradients(std::vector<at::Tensor>& gradients) const;
+  void append_gradients(std::vector<at::Tensor>& gradients) const { reduced_->append(gradients); }
   /// Calls `visit` with this rank's pieces of the reduced gradients, which it may change or
   /// undefine.
   void for_each_gradient(const GradientVisitor& visit);
   /// Undefines the gradients that are in buckets and shards.
   void clear_gradients();
   /// Takes the stand-ins for sharded gradients away.
-  void end_withholding() {
-    if (withheld_) withheld_->take_away();
-  }
+  void end_withholding() { reduced_->make_way(); }
 
   bool has_arrivals() const { return layout_->arrivals.any(); }  ///< since the last step
   /// Whether the program has undefined gradients that have arrived since the last step, and whether
@@ -195,9 +193,8 @@ class GradientReducer {
   std::optional<ArrivalOrder> arrived_;  // until the layout follows it
   int layouts_ = 0;
   Residuals residuals_;
-  std::optional<UnitPlan> units_;  // if parameters are gathered when they are used
-  std::optional<ParameterShards> shards_;
-  std::optional<WithheldGradients> withheld_;  // with shards_
+  std::optional<UnitPlan> units_;              // if parameters are gathered when they are used
+  std::unique_ptr<ReducedGradients> reduced_;  // outlives layout_
   std::unique_ptr<Layout> layout_;
   std::vector<std::size_t> dropped_;  // by the program, before the reduction
   std::optional<GradHooks> hooks_;    // last: destroyed first

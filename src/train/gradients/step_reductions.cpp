@@ -1,15 +1,8 @@
 #include "train/gradients/step_reductions.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
@@ -17,223 +10,10 @@
 #include "insight/recorder.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
-#include "ops/kernels/pieces.hpp"
-#include "ops/steps/coded_pieces.hpp"
 #include "runtime/engine/engine.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
-
-std::uint64_t GradientCompression::allreduce_bytes(std::size_t count, int rank, int ranks) const {
-  std::uint64_t bytes = 0;
-  for (int other = 0; other < ranks; ++other) {
-    if (other == rank) continue;
-    const auto length = [&](int of) {
-      return ops::piece_of(count, ranks, of, codec->block()).length;
-    };
-    bytes += ops::coded_bytes(*codec, length(other), 1);
-    bytes += ops::coded_bytes(*codec, length(rank), ranks);
-  }
-  return bytes;
-}
-
-std::uint64_t GradientCompression::reduce_scatter_bytes(std::size_t count, int ranks) const {
-  const auto n = static_cast<std::size_t>(ranks);
-  return (n - 1) * ops::coded_bytes(*codec, count / n, 1);
-}
-
-namespace {
-
-/// One reduction for each parameter: Adasum weighs ranks by the angle between their gradients.
-Handle begin_adasum(const GradientBuckets& buckets, const Bucket& bucket,
-                    const AllreduceOptions& options) {
-  std::vector<InputOutput> gradients;
-  for (const Bucket::Member& member : bucket.members) {
-    if (buckets.is_sparse(member.parameter)) continue;
-    const TensorView view{buckets.memory().data() + member.offset, bucket.dtype,
-                          buckets.parameters()[member.parameter].sizes().vec(),
-                          buckets.memory().device()};
-    gradients.push_back({view, view});
-  }
-  return grouped_allreduce_async(gradients, options);
-}
-
-/// Runs `work`. Its exception becomes the first of several, unless there is one already.
-template <class Work>
-void keep_first_error(std::exception_ptr& first_error, const Work& work) {
-  try {
-    work();
-  } catch (...) {
-    if (!first_error) first_error = std::current_exception();
-  }
-}
-
-float* data_of(const at::Tensor& residual) {
-  return residual.defined() ? residual.mutable_data_ptr<float>() : nullptr;
-}
-
-AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, Compression compression,
-                              const std::string& name) {
-  return {.op = options.op,
-          .prescale = 1.0 / options.gradient_predivide_factor,
-          .postscale = options.gradient_predivide_factor,
-          .compression = std::move(compression),
-          .join_divisor = options.join_divisor,
-          .name = name,
-          .process_set = options.process_set};
-}
-
-/// A separate reduction, which succeeds even if that of the gradients fails.
-Handle begin_flags(const GradientBuckets& buckets, const Bucket& bucket, const std::string& name,
-                   ProcessSet* process_set) {
-  const at::Tensor& flags = buckets.flags_of(bucket);
-  const AllreduceOptions options{.op = ReduceOp::Sum,
-                                 .name = name + ".flags",
-                                 .process_set = process_set,
-                                 .keep_alive = std::make_shared<at::Tensor>(flags)};
-  const TensorView view = view_of(flags, options.name);
-  return allreduce_async(view, view, options);
-}
-
-}  // namespace
-
-BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
-                                 const std::string& name,
-                                 const DistributedOptimizerOptions& options, const Coding& coding,
-                                 const BoundHook& hook)
-    : stream_(ProgramStream::current(buckets.device())) {
-  const Bucket& bucket = buckets.buckets()[index];
-  AllreduceOptions all = reduction_of(options, coding.compression.of(bucket), name);
-  all.compression_scope = coding.compression.scope;
-  all.stream = stream_.handle();
-  const bool is_plain = !hook && options.op != ReduceOp::Adasum;
-  if (is_plain && !buckets.has_separate_flags() && !coding.compression.encodes_whole(bucket)) {
-    handle_ = allreduce_async(buckets.memory(), bucket.offset, bucket.count(), bucket.dtype, all);
-    return;
-  }
-  handle_ = begin_flags(buckets, bucket, name, options.process_set);
-  if (bucket.gradient_count() == 0) return;  // all are sparse
-  if (is_plain) {
-    all.residual = data_of(coding.residual);
-    all.keep_alive = std::make_shared<at::Tensor>(coding.residual);
-    gradients_ = allreduce_async(buckets.memory(), bucket.offset, bucket.gradient_count(),
-                                 bucket.dtype, all);
-    return;
-  }
-  if (!hook) {
-    all.keep_alive = buckets.memory().owner();
-    gradients_ = begin_adasum(buckets, bucket, all);
-    return;
-  }
-  hook_target_ = buckets.flat(bucket);
-  hook_ = hook(hook_target_);
-}
-
-BucketReduction::BucketReduction(const GradientBuckets& buckets, std::size_t index,
-                                 std::string name, const DistributedOptimizerOptions& options,
-                                 const Coding& coding, const ShardSets& sets,
-                                 const at::Tensor& shard)
-    : stream_(sets.replicas == nullptr ? ProgramStream::current(buckets.device())
-                                       : ProgramStream::beside_current(buckets.device())) {
-  const Bucket& bucket = buckets.buckets()[index];
-  handle_ = begin_flags(buckets, bucket, name, options.process_set);
-  if (bucket.gradient_count() == 0) return;
-  AllreduceOptions scatter = reduction_of(options, coding.compression.of(bucket), name);
-  scatter.process_set = sets.sharded.get();
-  scatter.stream = stream_.handle();
-  scatter.keep_alive = std::make_shared<std::pair<at::Tensor, at::Tensor>>(shard, coding.residual);
-  const bool encodes_whole = coding.compression.encodes_whole(bucket);
-  if (encodes_whole) scatter.residual = data_of(coding.residual);
-  if (sets.replicas != nullptr) {
-    pending_replica_sum_ = {shard, scatter};
-    AllreduceOptions& sum = pending_replica_sum_->options;
-    sum.compression = coding.compression.of_replicas(bucket);
-    sum.residual = encodes_whole ? nullptr : data_of(coding.residual);
-    sum.name = name + ".replicas";
-    sum.process_set = sets.replicas.get();
-    sum.op = scatter.op = ReduceOp::Sum;
-    sum.prescale = scatter.postscale = 1.0;
-    if (options.op == ReduceOp::Average) sum.postscale /= options.process_set->size();
-  }
-  gradients_ = reduce_scatter_async(buckets.memory(), bucket.offset,
-                                    {static_cast<std::int64_t>(bucket.gradient_count())},
-                                    view_of(shard, name), scatter);
-}
-
-void BucketReduction::advance() {
-  if (!pending_replica_sum_ || !gradients_->is_ready()) return;
-  try {
-    gradients_->wait();  // does not block, but orders streams
-  } catch (const Error&) {
-    // The other nodes still wait for this rank; wait() throws the error again.
-  }
-  begin_replica_sum();
-}
-
-bool BucketReduction::is_ready() const {
-  const auto is_done = [](const std::optional<Handle>& handle) {
-    return !handle || handle->is_ready();
-  };
-  return handle_.is_ready() && is_done(gradients_) && !pending_replica_sum_ &&
-         is_done(replica_sum_) && !hook_;
-}
-
-bool BucketReduction::wait_for(std::chrono::steady_clock::duration duration) {
-  const auto deadline = std::chrono::steady_clock::now() + duration;
-  for (Handle* const handle : {&handle_, gradients_ ? &*gradients_ : nullptr}) {
-    if (handle == nullptr || handle->is_ready()) continue;
-    const auto left = deadline - std::chrono::steady_clock::now();
-    if (left <= left.zero()) return false;
-    try {
-      if (!handle->wait_for(left)) return false;
-    } catch (const Error&) {
-      // wait() throws it again.
-    }
-  }
-  advance();
-  const auto left = deadline - std::chrono::steady_clock::now();
-  if (replica_sum_ && !replica_sum_->is_ready() && left > left.zero()) {
-    try {
-      replica_sum_->wait_for(left);
-    } catch (const Error&) {
-    }
-  }
-  return is_ready();
-}
-
-void BucketReduction::begin_replica_sum() {
-  const TensorView view = view_of(pending_replica_sum_->shard, pending_replica_sum_->options.name);
-  replica_sum_ = allreduce_async(view, view, pending_replica_sum_->options);
-  pending_replica_sum_.reset();
-}
-
-void BucketReduction::wait() {
-  // Waits for all operations, even after an error, since their memory and names are reused.
-  std::exception_ptr first_error;
-  keep_first_error(first_error, [&] { handle_.wait(); });
-  if (gradients_) keep_first_error(first_error, [&] { gradients_->wait(); });
-  // Even after an error: other nodes wait for it.
-  if (pending_replica_sum_) keep_first_error(first_error, [&] { begin_replica_sum(); });
-  if (replica_sum_) keep_first_error(first_error, [&] { replica_sum_->wait(); });
-  stream_.order_before_current();
-  if (first_error) std::rethrow_exception(first_error);
-  if (hook_) take_hook_result();
-}
-
-void BucketReduction::take_hook_result() {
-  const at::Tensor result = hook_->result();
-  if (result.is_same(hook_target_)) return;
-  if (!result.defined() || result.numel() != hook_target_.numel()) {
-    throw InvalidArgument(
-        "DistributedOptimizer: a bucket hook returned " +
-        (result.defined() ? std::to_string(result.numel()) + " elements" : "no tensor") +
-        " for a bucket of " + std::to_string(hook_target_.numel()) +
-        ". It must return its reduced gradients, as many as it was given.");
-  }
-  const at::NoGradGuard no_grad;
-  hook_target_.copy_(result.view_as(hook_target_));
-}
 
 namespace {
 
@@ -263,18 +43,15 @@ TensorHandle reduce_sparse_gradient(const at::Tensor& parameter,
 }  // namespace
 
 StepReductions::StepReductions(ReductionSetup setup, GradientBuckets& buckets, Residuals& residuals,
-                               const ParameterShards* shards, WithheldGradients* withheld,
-                               std::vector<std::string> names,
+                               ReducedGradients& reduced, std::vector<std::string> names,
                                std::vector<std::string> parameter_names)
     : setup_(setup),
       buckets_(buckets),
       residuals_(residuals),
-      shards_(shards),
-      withheld_(withheld),
+      reduced_(reduced),
       names_(std::move(names)),
       parameter_names_(std::move(parameter_names)),
-      states_(buckets.buckets().size()),
-      later_passes_(buckets.plan().slots) {
+      states_(buckets.buckets().size()) {
   buckets_.set_refusals(parameter_names_);
 }
 
@@ -298,26 +75,21 @@ void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.order_before_current();
-  const std::vector<at::Tensor> replaced = buckets_.fill(plan, setup_.step.flags(), withheld_);
+  const std::vector<at::Tensor> replaced = reduced_.fill(buckets_, plan, setup_.step.flags());
   for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
   const bool is_first = state.submissions == 0;
   const std::string& name = names_[bucket];
-  const BucketReduction::Coding coding{setup_.compression, begin_residual(bucket)};
-  if (shards_ != nullptr) {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding, setup_.sets,
-                            destination(bucket, is_first));
-  } else {
-    state.reduction.emplace(buckets_, bucket, name, setup_.options, coding,
-                            bound_hook(bucket, coding.residual));
-  }
+  const Coding coding{setup_.compression, begin_residual(bucket)};
+  state.reduction = reduced_.submit(buckets_, bucket, name, setup_.options, coding,
+                                    bound_hook(bucket, coding.residual), is_first);
   note_bucket(state, name);
   // From here on: what is above may throw, and the bucket is then submitted again.
   state.is_complete = false;
   ++state.submissions;
-  if (buckets_.plan().slots > 0) withhold_own(plan);
+  reduced_.lend_memory(buckets_, plan);
   buckets_.refuse(plan, setup_.options.reads_in_flight ? Refused::Writes : Refused::Access);
   setup_.step.phases.submit();
   for (std::size_t i = 0; i < plan.members.size(); ++i) {
@@ -377,8 +149,7 @@ at::Tensor StepReductions::begin_residual(std::size_t bucket) {
   return {};
 }
 
-BucketReduction::BoundHook StepReductions::bound_hook(std::size_t bucket,
-                                                      const at::Tensor& residual) const {
+BoundHook StepReductions::bound_hook(std::size_t bucket, const at::Tensor& residual) const {
   if (!setup_.hook) return {};
   return [this, bucket, residual](const at::Tensor& gradients) {
     return setup_.hook.reduce(bucket_for_hook(bucket, gradients, residual));
@@ -414,18 +185,6 @@ GradientBucket StepReductions::bucket_for_hook(std::size_t bucket, const at::Ten
   return given;
 }
 
-/// The memory for this rank's reduced shard. After the first pass it is separate memory, which is
-/// then added to the shard.
-at::Tensor StepReductions::destination(std::size_t bucket, bool is_first) {
-  const at::Tensor& shard = shards_->gradient_shard(bucket);
-  if (is_first) return shard;
-  at::Tensor& later = later_passes_[bucket % later_passes_.size()];
-  if (!later.defined() || later.numel() < shard.numel() || later.dtype() != shard.dtype()) {
-    later = at::empty_like(shard);
-  }
-  return later.narrow(0, 0, shard.numel());
-}
-
 void StepReductions::advance() {
   if (setup_.sets.replicas == nullptr) return;
   for (State& state : states_) {
@@ -449,34 +208,11 @@ void StepReductions::complete(std::size_t bucket) {
   if (plan.has_digest && setup_.step.digest && buckets_.has_unequal_digests(plan)) {
     setup_.step.digests_differ = true;
   }
-  if (shards_ == nullptr) {
-    if (setup_.options.shard != Shard::None) correct_divisor(bucket, buckets_.flat(plan));
-    buckets_.assign_gradients(plan);
-    return;
+  const bool is_first = state.submissions == 1;
+  if (setup_.joined_take_part) {
+    correct_divisor(bucket, reduced_.result(buckets_, bucket, is_first));
   }
-  const bool adds_up = state.submissions > 1;
-  const at::Tensor reduced = destination(bucket, !adds_up);
-  correct_divisor(bucket, reduced);
-  if (adds_up) at::Tensor(shards_->gradient_shard(bucket)).add_(reduced);
-  shards_->assign_gradients(bucket, buckets_, adds_up);
-  withhold_present(plan);
-}
-
-/// Other buckets use the memory of these gradients.
-void StepReductions::withhold_own(const Bucket& bucket) {
-  for (const Bucket::Member& member : bucket.members) {
-    if (buckets_.is_in_place(member.parameter)) withheld_->place(member.parameter);
-  }
-}
-
-/// The reduced gradients belong to shards: grad() is defined, as without shards, but withheld.
-void StepReductions::withhold_present(const Bucket& bucket) {
-  buckets_.clear_gradients(bucket);
-  for (std::size_t i = 0; i < bucket.members.size(); ++i) {
-    const std::size_t parameter = bucket.members[i].parameter;
-    const bool is_free = !buckets_.parameters()[parameter].grad().defined();
-    if (is_free && buckets_.is_present(bucket, i)) withheld_->place(parameter);
-  }
+  reduced_.assign(buckets_, bucket, is_first);
 }
 
 /// Joined ranks contribute zeros, so the reduction has divided by all ranks.
@@ -484,9 +220,8 @@ void StepReductions::correct_divisor(std::size_t bucket, at::Tensor gradients) {
   const DistributedOptimizerOptions& options = setup_.options;
   const int size = options.process_set->size();
   const double activity = buckets_.reduced_activity(buckets_.buckets()[bucket]);
-  const bool has_flags_inside = shards_ == nullptr && !buckets_.has_separate_flags() &&
-                                !setup_.compression.encodes_whole(buckets_.buckets()[bucket]);
-  const bool is_mean = has_flags_inside && options.op == ReduceOp::Average;
+  const bool is_mean =
+      states_[bucket].reduction->has_flags_inside() && options.op == ReduceOp::Average;
   const int active = static_cast<int>(std::lround(is_mean ? activity * size : activity));
   if (options.op == ReduceOp::Average && options.join_divisor == JoinDivisor::Active &&
       active > 0 && active < size) {
@@ -502,7 +237,7 @@ std::exception_ptr StepReductions::finish() {
     State& state = states_[i];
     const Bucket& bucket = buckets_.buckets()[i];
     if (!state.reduction) {
-      state = State{};
+      state = {};
       continue;
     }
     keep_first_error(first_error, [&] {
@@ -517,7 +252,7 @@ std::exception_ptr StepReductions::finish() {
     keep_first_error(first_error, [&] {
       if (state.sparse_error) std::rethrow_exception(state.sparse_error);
     });
-    state = State{};
+    state = {};
   }
   return first_error;
 }

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "kolo/shard.hpp"
-#include "train/gradients/step_reductions.hpp"
+#include "train/gradients/step_state.hpp"
 
 namespace kolo::train {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "train/gradients/gradient_compression.hpp"
 #include "train/gradients/gradient_reducer.hpp"
 #include "train/gradients/parameter_watch.hpp"
-#include "train/gradients/step_reductions.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::train {

@@ -44,7 +44,8 @@ struct TrainingContext {
   /// Whether some ranks have joined, as far as this rank knows in this step.
   bool have_some_joined() const { return !step.joined_ranks.empty(); }
   ReductionSetup reduction_setup() {
-    return {options, compression, sets, hook, wrapped, step, unit_calls, gathers_on_use, steps};
+    return {options, compression, sets,           hook,  wrapped,
+            step,    unit_calls,  gathers_on_use, steps, is_sharded()};
   }
 };
 
