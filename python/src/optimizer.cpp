@@ -16,7 +16,7 @@
 #include "kolo/runtime.hpp"
 #include "kolo/torch/distributed_optimizer_options.hpp"
 #include "python_optimizer.hpp"
-#include "train/optimizer/distributed_optimizer.hpp"
+#include "train/optimizer/training_engine.hpp"
 
 namespace kolo::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include "kolo/error.hpp"
-#include "train/optimizer/distributed_optimizer.hpp"
+#include "train/optimizer/training_engine.hpp"
 
 namespace kolo {
 namespace {

@@ -9,70 +9,16 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include "train/gradients/gradient_reducer.hpp"
+#include "train/optimizer/step_commands.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {
-
-/// An operation that an active rank is about to perform on the gradients or parameters of a sharded
-/// optimizer. Joined ranks perform the same on their shards.
-struct GatherCommand {
-  std::string reducer;  ///< the prefix of its operations' names
-  std::size_t unit;
-  std::size_t slot;
-};
-/// Every pass is reduced, and one has ended.
-struct PassCommand {
-  int passes;  ///< that have ended in this step, also before this rank was known to have joined
-};
-struct ReduceCommand {
-  bool is_discarded;  ///< a DiscardCommand follows
-};
-struct ClipCommand {
-  double max_norm;
-  double norm_type;
-};
-struct ClipValueCommand {
-  double max_value;
-};
-struct DropCommand {
-  std::vector<std::string> parameters;  ///< whose gradients are dropped
-};
-struct UnscaleCommand {
-  double scale;
-};
-struct FindOverflowCommand {};
-struct UpdateCommand {
-  nlohmann::json options;  ///< of the parameter groups, as OptionSync describes them
-};
-struct SkipCommand {};
-struct DiscardCommand {};
-/// A call that needs all ranks.
-struct RefuseCommand {};
-using StepCommand = std::variant<GatherCommand, PassCommand, ReduceCommand, ClipCommand,
-                                 ClipValueCommand, DropCommand, UnscaleCommand, FindOverflowCommand,
-                                 UpdateCommand, SkipCommand, DiscardCommand, RefuseCommand>;
-
-/// Serializes commands for other ranks, and the inverse.
-nlohmann::json to_json(const StepCommand& command);
-StepCommand command_from(const nlohmann::json& json);
-
-/// The state that the wrapped optimizer keeps for a parameter of `reducer`, whole and copied. If it
-/// is sharded, collective over the set that shards.
-DistributedOptimizer::ParameterState state_of(const TrainingContext& context,
-                                              const GradientReducer& reducer,
-                                              std::size_t parameter);
-
-/// Erases that state, or what this rank has of it.
-void reset_state_of(const TrainingContext& context, const GradientReducer& reducer,
-                    std::size_t parameter);
 
 /// The gradient reducers of an optimizer: one for the parameters known at construction, and one for
 /// those of each later addition.

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
+#include "train/optimizer/step_commands.hpp"
 
 namespace kolo::test::step_command_test {
 

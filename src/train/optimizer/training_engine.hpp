@@ -8,11 +8,9 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include "insight/recorder.hpp"
-#include "kolo/torch/filters.hpp"
 #include "train/gradients/global_gradients.hpp"
 #include "train/optimizer/call_rules.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
@@ -23,39 +21,10 @@
 #include "train/optimizer/training_checkpoint.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/optimizer/training_reporter.hpp"
+#include "train/optimizer/usage_guards.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {
-
-/// Detects uses of an optimizer that would silently train wrongly: they throw InvalidArgument.
-class UsageGuards {
- public:
-  UsageGuards(const TrainingContext& context, const GradientReducers& reducers)
-      : context_(context), reducers_(reducers) {}
-
-  /// Throws if the optimizer is sharded, so that `what` is impossible.
-  void require_unsharded(const std::string& what) const;
-  /// Throws once state is sharded, since `what` writes or reads whole state.
-  void require_whole_state(const std::string& what) const;
-  /// Throws if the program has moved parameters, has written to shared ones, or has stepped the
-  /// wrapped optimizer of a sharded one.
-  void require_untouched() const;
-
-  /// Gradients are discarded, and parameter `changed` has changed since they arrived (empty: none).
-  /// Throws the second time without a step in between: the program steps the wrapped optimizer
-  /// instead. A single change may be intended, for instance clamping the weights of a GAN.
-  void discard(const std::string& changed);
-  void step() { discards_after_change_ = 0; }
-
- private:
-  const TrainingContext& context_;
-  const GradientReducers& reducers_;
-  int discards_after_change_ = 0;  // since the last step
-};
-
-/// The optimizer's and the frozen parameters in each unit of the model.
-std::vector<std::vector<at::Tensor>> units_in(const NamedModules& model, const ModuleFilter& policy,
-                                              const torch::optim::Optimizer& optimizer);
 
 /// The implementation of DistributedOptimizer: it controls the order of a step, and delegates each
 /// part of the work to another object. Its functions are those of DistributedOptimizer and
