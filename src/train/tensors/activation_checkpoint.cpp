@@ -131,8 +131,8 @@ std::vector<Edge> gradient_edges(const Tensors& tensors) {
 }
 
 /// The arguments and state of a function's call.
-struct Call {
-  Call(TensorFunction its_function, const Tensors& tensors)
+struct RecordedCall {
+  RecordedCall(TensorFunction its_function, const Tensors& tensors)
       : function(std::make_shared<TensorFunction>(std::move(its_function))), random(tensors) {
     for (const at::Tensor& tensor : tensors) inputs.emplace_back(tensor, /*is_output=*/false);
   }
@@ -149,8 +149,8 @@ struct Call {
 class CheckpointBackward final : public Node {
  public:
   /// `ends`: edges that led out of the function's graph. `results`: which need gradients.
-  CheckpointBackward(Call call, const std::vector<Edge>& input_edges, std::vector<Edge> ends,
-                     std::vector<bool> results)
+  CheckpointBackward(RecordedCall call, const std::vector<Edge>& input_edges,
+                     std::vector<Edge> ends, std::vector<bool> results)
       : call_(std::move(call)), ends_(std::move(ends)), results_(std::move(results)) {
     for (const Edge& edge : input_edges) add_next_edge(edge);
     for (const Edge& edge : ends_) add_next_edge(edge);
@@ -236,7 +236,7 @@ class CheckpointBackward final : public Node {
                                                           /*accumulate_grad=*/false, ends);
   }
 
-  Call call_;
+  RecordedCall call_;
   std::vector<Edge> ends_;  // this node's own edges are redirected by an enclosing checkpoint
   std::vector<bool> results_;
 };
@@ -245,7 +245,7 @@ class CheckpointBackward final : public Node {
 
 std::vector<at::Tensor> checkpoint(TensorFunction function, const std::vector<at::Tensor>& inputs) {
   if (!at::GradMode::is_enabled()) return function(inputs);
-  Call call(std::move(function), inputs);
+  RecordedCall call(std::move(function), inputs);
   Graph graph(inputs);
   Tensors results = call.autocast.call(*call.function, graph.entered());
 
