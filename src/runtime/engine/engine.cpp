@@ -101,9 +101,7 @@ void TensorQueue::release(const Operation& operation) {
 
 namespace {
 
-// Doubles, so that sets in which nothing happens cost nothing, however many there are.
-constexpr auto kShortestIdleSleep = std::chrono::milliseconds(50);
-constexpr auto kLongestIdleSleep = std::chrono::milliseconds(800);
+constexpr auto kIdleSleep = std::chrono::milliseconds(50);
 constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
 constexpr auto kShortestIdlePause = std::chrono::milliseconds(1);
 constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
@@ -123,12 +121,10 @@ void ProgressThread::loop() {
   Backoff backoff(Backoff::Duration{0});
   bool was_notified = false;
   auto pause = kShortestIdlePause;
-  auto idle_sleep = kShortestIdleSleep;
   while (!is_stopping_) {
     if (engine_.try_progress()) {
       backoff.reset();
       pause = kShortestIdlePause;
-      idle_sleep = kShortestIdleSleep;
       was_notified = false;
     } else if (engine_.needs_progress()) {
       engine_.wake_signal().wait_for(backoff.next_pause());
@@ -138,9 +134,8 @@ void ProgressThread::loop() {
       was_notified = engine_.wake_signal().sleep_for(pause);
       pause = std::min(2 * pause, kLongestIdlePause);
     } else {
-      const auto sleep = engine_.is_in_demand() ? kSleepInDemand : idle_sleep;
-      was_notified = engine_.wake_signal().wait_for(sleep);
-      idle_sleep = std::min(2 * idle_sleep, kLongestIdleSleep);
+      was_notified =
+          engine_.wake_signal().wait_for(engine_.is_in_demand() ? kSleepInDemand : kIdleSleep);
       if (!was_notified) pause = kShortestIdlePause;
     }
   }
