@@ -14,8 +14,13 @@ namespace kolo {
 ///
 ///     class Halves final : public kolo::Codec { … };  // examples/10_own_codec.cpp
 ///
-/// A tensor is encoded in independent blocks. If a block holds NaN or infinity, at least one of its
-/// elements must decode to a value that is not finite, so that a GradScaler detects it.
+/// A tensor is encoded in independent blocks. Of every block:
+/// - equal values give an equal payload, which decodes to the same elements on all ranks;
+/// - zeros decode to zeros, as those that a rank contributes which has joined;
+/// - if it holds NaN or infinity, at least one of its elements decodes to a value that is not
+///   finite, so that a GradScaler detects it.
+///
+/// Kolo encodes sums: an Average is divided, and other scales are applied, after decoding.
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -27,7 +32,7 @@ class Codec {
   virtual std::size_t block() const = 0;
 
   /// The largest error of an element in one encoding, relative to the largest magnitude in its
-  /// block.
+  /// block. For readers and tests: no operation depends on it.
   virtual double error_bound() const = 0;
 
   /// Bytes of a payload.
