@@ -1,7 +1,7 @@
 // Training inside an existing MPI program: some ranks simulate a flame, the others learn its
 // reaction, which takes most of the time, and send the network to the simulation. Only the ranks
-// that train have a Runtime, on their own communicator, and the program has initialized MPI for
-// calls of its main thread only.
+// that train have a Runtime, on their own communicator. The program initializes MPI so that
+// Kolo's threads may call it, too.
 //
 //   mpirun -np 4 09_inside_a_simulation
 #include <array>
@@ -173,7 +173,7 @@ void train(const Split& split) {
 
 int main(int argc, char** argv) {
   int provided = MPI_THREAD_SINGLE;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   const Split split = split_world();
   const bool can_run = split.trainers > 0 && split.trainers <= kStepsPerRound;
   if (!can_run) {

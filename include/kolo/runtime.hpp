@@ -56,11 +56,10 @@ struct InitOptions {
 /// those of the communicator, and other processes do not take part. A process may have several
 /// Runtimes, on the same or on different communicators, one after another or at the same time.
 ///
-/// The Runtime initializes MPI if the program has not. Below MPI_THREAD_MULTIPLE, messages make
-/// progress only while the main thread of MPI is inside Kolo (FUNNELED), or while the program does
-/// not hold an MpiLock (SERIALIZED); see docs/clusters.md. MPI is finalized at the end of the
-/// process, and only if Kolo initialized it, so another Runtime may follow. Without mpirun the
-/// world has one rank and MPI is not used.
+/// The Runtime initializes MPI if the program has not; a program that does so itself requests
+/// MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED and holds an MpiLock during its MPI calls: see
+/// docs/clusters.md. MPI is finalized at the end of the process, and only if Kolo initialized it,
+/// so another Runtime may follow. Without mpirun the world has one rank and MPI is not used.
 ///
 /// If an exception is uncaught anywhere in the process, all ranks end with its text instead of
 /// waiting for the rank that died. A forked child has no part in the Runtime: it may end in any
@@ -71,17 +70,16 @@ class Runtime {
   /// the program handles it: a message to a rank that has died must not end this one.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
-  ///         intercommunicator, if only another thread may call MPI, if a launcher started several
-  ///         processes but MPI has one rank, or if settings, process sets, algorithms, reductions
-  ///         or codecs differ between ranks
+  ///         intercommunicator, if MPI runs below MPI_THREAD_SERIALIZED, if a launcher started
+  ///         several processes but MPI has one rank, or if settings, process sets, algorithms,
+  ///         reductions or codecs differ between ranks
   /// @throws TimeoutError if a rank does not construct its Runtime within KOLO_START_TIMEOUT. If
   ///         Kolo initializes MPI, MPI_Init waits for all processes; on a timeout the process then
   ///         ends with a message
   /// @throws BackendError if MPI or the operating system fails
   explicit Runtime(InitOptions options = {});
-  /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost,
-  /// with MPI_THREAD_FUNNELED or less only after KOLO_TIMEOUT if that is longer. If an exception
-  /// destroys it, the errors of the other ranks say so.
+  /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost.
+  /// If an exception destroys it, the errors of the other ranks say so.
   ~Runtime();
   Runtime(const Runtime&) = delete;  // process sets and threads refer to it
   Runtime& operator=(const Runtime&) = delete;
@@ -162,9 +160,6 @@ class Runtime {
   ProcessSet& process_set(int number);
 
   const Config& config() const;
-  /// @return false below MPI_THREAD_SERIALIZED: messages move only while the thread that
-  ///   initialized MPI is inside Kolo, so it must not wait for another thread that waits in Kolo
-  bool moves_messages_in_background() const;
   /// For higher layers that add events; programs use kolo/insight.hpp.
   insight::Insight& insight() const;
 

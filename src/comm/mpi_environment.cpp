@@ -74,18 +74,13 @@ void ignore_sigpipe() {
   if (action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-void warn_below_multiple(int level) {
+void warn_if_serialized(int level) {
   int rank = 0;
   KOLO_MPI_TRY(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (rank > 0 || level == MPI_THREAD_MULTIPLE) return;
-  const bool is_serialized = level == MPI_THREAD_SERIALIZED;
-  KOLO_LOG(Warn) << "MPI has granted "
-                 << (is_serialized ? "MPI_THREAD_SERIALIZED" : "MPI_THREAD_FUNNELED or less")
-                 << " instead of MPI_THREAD_MULTIPLE. "
-                 << (is_serialized ? "The program must hold a kolo::MpiLock during its MPI calls."
-                                   : "Messages move only while the thread that made the first "
-                                     "kolo::Runtime is inside Kolo.")
-                 << " docs/clusters.md has the settings of some MPI libraries.";
+  if (rank > 0 || level != MPI_THREAD_SERIALIZED) return;
+  KOLO_LOG(Warn) << "MPI has granted MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE. The "
+                    "program must hold a kolo::MpiLock during its MPI calls. docs/clusters.md has "
+                    "the settings of some MPI libraries.";
 }
 
 void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(sessions_lock) {
@@ -101,7 +96,7 @@ void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(se
   }
   is_ours = true;
   std::atexit(on_exit);
-  warn_below_multiple(provided);
+  warn_if_serialized(provided);
 }
 
 /// MPI's thread level does not change once it runs.
@@ -114,14 +109,22 @@ int thread_level() {
   return level;
 }
 
-void check_thread() {
-  int is_main = 0;
-  KOLO_MPI_TRY(MPI_Is_thread_main(&is_main));
-  if (is_main != 0) return;
+void check_thread_level() KOLO_REQUIRES(sessions_lock) {
+  if (thread_level() >= MPI_THREAD_SERIALIZED) return;
+  const std::string level =
+      thread_level() == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
+  const std::string needs =
+      ", but Kolo needs MPI_THREAD_SERIALIZED at least, as its threads call MPI. ";
+  if (is_ours) {
+    throw InvalidArgument("MPI has granted " + level + needs +
+                          "docs/clusters.md has the settings of some MPI libraries.");
+  }
   throw InvalidArgument(
-      "MPI was started with MPI_THREAD_FUNNELED or MPI_THREAD_SINGLE, so only the thread that "
-      "started it may call it. Construct kolo::Runtime on that thread, or start MPI with "
-      "MPI_THREAD_MULTIPLE.");
+      "the program has initialized MPI with " + level + needs +
+      "Write MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) instead, and hold a "
+      "kolo::MpiLock during MPI calls, or MPI_THREAD_MULTIPLE, which needs no lock; with mpi4py, "
+      "mpi4py.rc.thread_level = \"multiple\" before \"from mpi4py import MPI\". Or construct "
+      "kolo::Runtime before any MPI call: then Kolo initializes MPI.");
 }
 
 }  // namespace
@@ -142,12 +145,6 @@ std::unique_lock<std::recursive_mutex> lock_calls() {
   return std::unique_lock(calls);
 }
 
-MessagingThread* messaging_thread() {
-  if (thread_level() >= MPI_THREAD_SERIALIZED) return nullptr;
-  static auto* const thread = new MessagingThread;  // outlives every communicator
-  return thread;
-}
-
 bool is_running() { return is_initialized() && !is_finalized(); }
 
 Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
@@ -164,7 +161,7 @@ Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
         "before MPI_Finalize.");
   }
   if (!is_initialized()) start(watch, timeout);
-  if (messaging_thread() != nullptr) check_thread();
+  check_thread_level();
   ignore_sigpipe();
   ++sessions;
 }

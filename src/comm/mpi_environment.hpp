@@ -7,7 +7,6 @@
 #include <mpi.h>
 
 #include "base/creator_process.hpp"
-#include "comm/deferred_communicator.hpp"
 #include "comm/start_watch.hpp"
 
 namespace kolo::comm {
@@ -44,18 +43,14 @@ int highest_tag();
 /// Does nothing unless MPI was initialized with MPI_THREAD_SERIALIZED. Recursive.
 std::unique_lock<std::recursive_mutex> lock_calls();
 
-/// The only thread that may call MPI, if it was initialized with MPI_THREAD_FUNNELED or
-/// MPI_THREAD_SINGLE; otherwise null. Requires a session.
-MessagingThread* messaging_thread();
-
 /// A use of MPI.
 class Session {
  public:
   /// Initializes MPI unless it is running, and ignores SIGPIPE from now on unless the program
   /// handles it. Ends the process if MPI_Init waits for others for longer than `timeout`; `watch`
   /// knows which have started. Throws InvalidArgument, naming the remedy, if the program has
-  /// finalized MPI already, if a parent of this process uses it, or if only another thread may call
-  /// it.
+  /// finalized MPI already, if a parent of this process uses it, or if MPI runs below
+  /// MPI_THREAD_SERIALIZED: engines call it on threads of their own.
   Session(StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;

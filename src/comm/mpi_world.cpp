@@ -18,7 +18,6 @@
 #include "base/deadline.hpp"
 #include "base/mutex.hpp"
 #include "base/random.hpp"
-#include "comm/deferred_communicator.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/mpi_environment.hpp"
@@ -124,7 +123,6 @@ class Start {
       if (is_complete != 0) return;
       check_time();
       if (calls) calls.unlock();
-      if (MessagingThread* const thread = mpi_environment::messaging_thread()) thread->serve();
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kLongestPause);
       calls = mpi_environment::lock_calls();
@@ -206,10 +204,7 @@ std::unique_ptr<Communicator> MpiWorld::make_communicator(std::span<const int> r
   options.base = duplicate_.base();
   options.ranks.assign(ranks.begin(), ranks.end());
   options.channel = duplicate_.own_channel(channel);
-  auto communicator = std::make_unique<MpiCommunicator>(std::move(options));
-  MessagingThread* const thread = messaging_thread();
-  if (thread == nullptr) return communicator;
-  return std::make_unique<DeferredCommunicator>(std::move(communicator), *thread);
+  return std::make_unique<MpiCommunicator>(std::move(options));
 }
 
 Task MpiWorld::make_window(Communicator& communicator, int tag, std::size_t segment_bytes,

@@ -31,7 +31,6 @@ class MpiWorld final : public World {
                    std::shared_ptr<SharedWindow>& window) override;
   Gpus* gpus() override;
   std::vector<int> dead_peers() override { return liveness_->dead(); }
-  MessagingThread* messaging_thread() override { return mpi_environment::messaging_thread(); }
   void mark_broken() noexcept override;
 
  private:

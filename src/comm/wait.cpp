@@ -47,7 +47,6 @@ void wait(Task task, Deadline deadline, const NeededRanks& needed) {
   bool was_death_seen = false;
   try {
     run(std::move(task), deadline, [&] {
-      if (MessagingThread* const thread = world.messaging_thread()) thread->serve();
       needed.check();
       std::vector<int> dead = world.dead_peers();
       std::erase_if(dead, [&](int rank) {

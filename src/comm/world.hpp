@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "comm/deferred_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
@@ -38,9 +37,6 @@ class World {
 
   /// The GPUs of this process; null if Kolo was built without CUDA.
   virtual Gpus* gpus() { return nullptr; }
-
-  /// The only thread on which messages move; null if they move on any.
-  virtual MessagingThread* messaging_thread() { return nullptr; }
 
   /// The ranks of this node whose processes have ended so far. Never blocks; any thread.
   virtual std::vector<int> dead_peers() = 0;

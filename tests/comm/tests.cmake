@@ -4,7 +4,6 @@
 kolo_add_test(comm_test SOURCES
   ops/adasum_weights_test.cpp
   ops/convert_table_test.cpp
-  comm/deferred_communicator_test.cpp
   comm/fake_world_test.cpp
   comm/peer_liveness_test.cpp
   comm/scalar_test.cpp

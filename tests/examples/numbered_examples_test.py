@@ -140,7 +140,6 @@ class Pretrained(NumberedExamples):
 
 class InsideASimulation(NumberedExamples):
     def test_the_network_learns_the_reaction_and_replaces_it(self):
-        os.environ["LD_PRELOAD"] = os.environ["KOLO_TEST_PRELOAD"]
         for ranks in (2, 3):
             with self.subTest(ranks=ranks):
                 *reaction, flame = self.accuracies(self.run_example(ranks,

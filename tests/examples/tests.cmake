@@ -61,9 +61,6 @@ if(KOLO_BUILD_EXAMPLES)
     foreach(case IN ITEMS HelloTensors Asynchronous WrapOptimizer Pretrained InsideASimulation)
       kolo_add_example_test(${case})
     endforeach()
-    # Its threads respect the level that it requested from MPI.
-    set_property(TEST example.InsideASimulation APPEND PROPERTY ENVIRONMENT
-      KOLO_TEST_PRELOAD=$<TARGET_FILE:thread_guard>)
     kolo_add_script_test(train_accelerated examples/train_accelerated_test.py
       $<TARGET_FILE:train_accelerated> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(train_accelerated 3 120)

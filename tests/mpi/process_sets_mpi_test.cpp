@@ -38,7 +38,6 @@ TEST_P(RuntimeMpiTest, ProcessSetsComeAndGo) {
 }
 
 TEST_P(RuntimeMpiTest, AnOperationThatIsHeldHoldsNoOtherProcessSet) {
-  if (MpiRanks::is_funneled()) GTEST_SKIP() << "the thread of the messages waits outside of Kolo";
   Runtime runtime(options());
   std::vector<int> all;
   for (int rank = 0; rank < runtime.size(); ++rank) all.push_back(rank);

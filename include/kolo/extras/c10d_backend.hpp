@@ -40,8 +40,7 @@ struct Interpreter {
 /// backend starts when it is first asked for one. Their callbacks must not run collectives, which
 /// they would submit at moments that differ between ranks. Those of an interpreter's programs may,
 /// as with ProcessGroupNCCL: except of sends and receives, getFuture() returns to such a program
-/// once the work has ended, so that callbacks run at once. Below MPI_THREAD_SERIALIZED, where no
-/// other thread can wait for messages, getFuture() always waits.
+/// once the work has ended, so that callbacks run at once.
 /// Tensors of Backend::allocateTensor() move without copies within a node: ProcessSet::allocate().
 /// Backend::shutdown() removes the process set: collective and blocking. Without it the set stays
 /// until `runtime` ends. Backend::abort() does nothing, as with ProcessGroupGloo.

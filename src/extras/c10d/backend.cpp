@@ -772,8 +772,7 @@ class Backend final : public c10d::Backend {
   c10::weak_intrusive_ptr<c10d::Backend> last_split_{c10::intrusive_ptr<c10d::Backend>()};
   // Since startCoalescing().
   std::optional<std::vector<c10::intrusive_ptr<OperationWork>>> coalesced_;
-  std::shared_ptr<FutureThreads> futures_ =
-      FutureThreads::make(set_->runtime().moves_messages_in_background());
+  std::shared_ptr<FutureThreads> futures_ = FutureThreads::make();
 };
 
 }  // namespace

@@ -127,7 +127,7 @@ bool OperationWork::is_point_to_point() const {
 
 c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const std::shared_ptr<FutureThreads> futures = futures_.lock();
-  const bool must_wait = futures != nullptr && futures->must_caller_wait();
+  const bool must_wait = futures != nullptr && futures->is_in_callback();
   // Not under the lock: another thread may wait for it while it holds the interpreter's.
   if (must_wait || (!is_point_to_point() && parts_.interpreter.is_calling())) {
     parts_.interpreter.unlock_while([&] { wait_and_check(Clock::time_point::max()); });
@@ -178,8 +178,8 @@ void OperationWork::complete(c10::ivalue::Future& future) {
   }
 }
 
-std::shared_ptr<FutureThreads> FutureThreads::make(bool can_wait) {
-  return {new FutureThreads(can_wait), [process = ::getpid()](FutureThreads* futures) {
+std::shared_ptr<FutureThreads> FutureThreads::make() {
+  return {new FutureThreads, [process = ::getpid()](FutureThreads* futures) {
             // A forked child does not have the threads, and the condition would wait for them.
             if (process != ::getpid()) return;
             if (futures->is_in_callback()) {  // which alone had the group: no thread joins itself

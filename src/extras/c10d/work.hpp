@@ -93,8 +93,7 @@ class OperationWork final : public c10d::Work {
 /// with the program, which may compute.
 class FutureThreads {
  public:
-  /// @param can_wait whether works end while only these threads wait for them
-  static std::shared_ptr<FutureThreads> make(bool can_wait);
+  static std::shared_ptr<FutureThreads> make();
   FutureThreads(const FutureThreads&) = delete;  // its threads refer to it
   FutureThreads& operator=(const FutureThreads&) = delete;
   /// Waits for the works that it expects.
@@ -103,16 +102,13 @@ class FutureThreads {
   void expect_one();
   /// The operations of a work that it expects have ended. Any thread, inside a step of the engine.
   void add(c10::intrusive_ptr<OperationWork> work);
-  /// Whether works end only if the caller waits for them: it is a callback of a future, or these
-  /// threads cannot.
-  bool must_caller_wait() { return !can_wait_ || is_in_callback(); }
+  /// Whether the calling thread is one of these, and so a callback of a future.
+  bool is_in_callback();
 
  private:
-  explicit FutureThreads(bool can_wait) : can_wait_(can_wait) {}
-  bool is_in_callback();
+  FutureThreads() = default;
   void loop();
 
-  const bool can_wait_;
   std::mutex lock_;
   std::condition_variable changed_;
   std::deque<c10::intrusive_ptr<OperationWork>> works_;

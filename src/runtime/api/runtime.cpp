@@ -131,7 +131,6 @@ class Runtime::Parts {
 
   const comm::Topology& topology() const { return world_->topology(); }
   const Config& config() const { return config_; }
-  bool moves_messages_in_background() const { return world_->messaging_thread() == nullptr; }
   insight::Insight& insight() { return *insight_; }
 
   /// Makes a set on whose number its members, at least, have agreed. If all ranks have, and making
@@ -254,7 +253,6 @@ class Runtime::Parts {
             "\" in time. Call it on all members, with the same ranks and one store, or raise the "
             "timeout (KOLO_TIMEOUT, or the argument).");
       }
-      if (comm::MessagingThread* const thread = world_->messaging_thread()) thread->serve();
     }
   }
 
@@ -469,10 +467,6 @@ ProcessSet& Runtime::process_set(int number) {
 }
 
 const Config& Runtime::config() const { return parts_->config(); }
-
-bool Runtime::moves_messages_in_background() const {
-  return parts_->moves_messages_in_background();
-}
 
 insight::Insight& Runtime::insight() const { return parts_->insight(); }
 

@@ -108,8 +108,7 @@ namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
-Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Parts& parts,
-                                         bool may_be_busy) {
+Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Parts& parts) {
   const Config& config = set.config;
   Coordinator::Options options;
   options.rank = parts.communicator->rank();
@@ -120,7 +119,6 @@ Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Part
   options.patience = config.tuning.patience;
   options.stall_warn = config.stall_warn;
   options.lost_after = set.longest_silence();
-  options.lost_in_shutdown_after = set.longest_silence_in_shutdown(may_be_busy);
   options.table.capacity = config.tuning.table_capacity;
   options.fusion_bytes = config.fusion ? config.fusion_bytes : 0;
   return options;
@@ -130,7 +128,7 @@ Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Part
 
 ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     : set_(set),
-      coordinator_(coordinator_options(set, parts, world.messaging_thread() != nullptr)),
+      coordinator_(coordinator_options(set, parts)),
       communicator_(std::move(parts.communicator)),
       mailbox_(*communicator_, kControlTag) {
   if (parts.window != nullptr) {
@@ -147,8 +145,7 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     header_exchange_ = std::move(by_messages);
   }
   watch_.emplace(set, world, *header_exchange_, std::move(parts.report_loss));
-  // If messages move on one thread of the program, a silent rank may just be busy.
-  if (by_messages_ != nullptr && world.messaging_thread() == nullptr) {
+  if (by_messages_ != nullptr) {
     heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_,
                         std::move(parts.heartbeats));
   }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -59,13 +58,6 @@ struct DataPath {
   std::chrono::nanoseconds longest_silence() const {
     const std::chrono::nanoseconds limit = config.lost_after;
     return limit.count() > 0 ? limit : std::chrono::nanoseconds::max();
-  }
-
-  /// How long a rank may be silent while this one shuts down. `may_be_busy`: messages move on one
-  /// thread of the program, so that a silent rank may just be busy, for as long as an operation
-  /// would wait for it.
-  std::chrono::nanoseconds longest_silence_in_shutdown(bool may_be_busy) const {
-    return may_be_busy ? std::max(longest_silence(), config.timeout) : longest_silence();
   }
 
   /// For traces: the world rank that the data which do not advance wait for; -1: unknown.

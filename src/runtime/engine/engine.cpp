@@ -188,7 +188,6 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
     : world_(world),
       insight_(std::move(insight)),
       meter_(insight_->take_meter()),
-      messaging_(world.messaging_thread()),
       spin_(spin_of(parts.data.config, world.topology(), parts.order != nullptr)),
       queue_(parts.data.name, parts.order != nullptr),
       data_(std::move(parts.data)),
@@ -271,7 +270,6 @@ void Engine::submit(std::shared_ptr<Operation> operation) {
   begin_course(*operation);
   queue_.submit(std::move(operation));
   wake_signal_.notify();
-  progress_if_funneled();
 }
 
 void Engine::run(const std::shared_ptr<Operation>& operation) {
@@ -292,21 +290,6 @@ void Engine::join(std::shared_ptr<Operation> operation) {
   }
   queue_.join(std::move(operation));
   wake_signal_.notify();
-  progress_if_funneled();
-}
-
-bool Engine::serve_messages() {
-  comm::MessagingThread* const messaging = messaging_;
-  return messaging != nullptr && creator_.is_current() && messaging->serve();
-}
-
-void Engine::progress_if_funneled() {
-  comm::MessagingThread* const messaging = messaging_;
-  if (messaging == nullptr || !messaging->is_here() || !creator_.is_current()) return;
-  // A function of the program may submit while it runs inside a step.
-  if (progress_mutex_.is_mine()) return;
-  try_progress_step(1);
-  serve_messages();
 }
 
 /// A caller that makes progress until its own operation is done; the progress thread pauses
@@ -336,23 +319,17 @@ int Engine::polls_per_step() const {
 bool Engine::poll(Operation& operation) {
   const auto is_done = [&] { return operation.is_done.load(std::memory_order_acquire); };
   // A function of the program may ask while it runs inside a step.
-  if (is_done() || !creator_.is_current() || progress_mutex_.is_mine()) {
-    progress_if_funneled();
-    return is_done();
-  }
+  if (is_done() || !creator_.is_current() || progress_mutex_.is_mine()) return is_done();
   announce_wait(operation);
   const bool has_progressed = try_progress_step(polls_per_step());
   // A program that asks again and again keeps the core from the rank that it waits for.
-  if (!serve_messages() && !has_progressed && spin_.count() == 0) std::this_thread::yield();
+  if (!has_progressed && spin_.count() == 0) std::this_thread::yield();
   return is_done();
 }
 
 bool Engine::wait(Operation& operation, Clock::time_point until) {
-  if (!operation.is_done.load(std::memory_order_acquire)) {
-    return wait(operation, until, insight::time_of(Clock::now()));
-  }
-  serve_messages();  // other ranks may still need them
-  return true;
+  return operation.is_done.load(std::memory_order_acquire) ||
+         wait(operation, until, insight::time_of(Clock::now()));
 }
 
 void Engine::notify(Operation& operation, std::function<void()> notice) {
@@ -378,7 +355,7 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
   while (!is_done()) {
     const bool has_progressed = try_progress_step(polls_per_step());
     if (is_bounded && Clock::now() >= until) break;
-    if (serve_messages() || has_progressed) {
+    if (has_progressed) {
       backoff.reset();
     } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
       // Another thread may make the progress that completes the operation.
@@ -386,7 +363,6 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
       waiters_.operation_is_done.wait_for(waiters_.mutex, pause, is_done);
     }
   }
-  serve_messages();
   const bool has_ended = is_done();
   const auto end = has_ended ? operation.ended : Clock::now();
   recorder().add_blocked(std::max(insight::time_of(end) - since, insight::Event::Time{0}));
@@ -703,10 +679,10 @@ void Engine::end(const std::string& why, Leaving how) {
       const bool is_closed = control_->coordinator().is_closed();
       if (is_idle && is_closed && give_up_at == Clock::time_point::max()) {
         // Silence is not detected from here on.
-        give_up_at = later(Clock::now(), data_.longest_silence_in_shutdown(messaging_ != nullptr));
+        give_up_at = later(Clock::now(), data_.longest_silence());
       }
     }
-    if (const bool has_served = serve_messages(); has_served || has_progressed) {
+    if (has_progressed) {
       backoff.reset();
     } else {
       std::this_thread::sleep_for(backoff.next_pause());
@@ -735,8 +711,6 @@ void Engine::release(const std::string& why) {
   executor_.messages().end();
   progress_step(1);  // ends operations submitted since the set was closed
   if (order_ != nullptr && !loss_) order_->end();
-  serve_messages();  // the last ones
-  messaging_ = nullptr;
   control_->end();
   at_end_ = measure();
   meter_.set(at_end_.bytes);

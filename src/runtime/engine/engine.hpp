@@ -226,10 +226,6 @@ class Engine {
   /// See Handle::notify().
   void notify(Operation& operation, std::function<void()> notice);
 
-  /// One progress step, if only the calling thread may move messages; otherwise nothing. Never
-  /// blocks.
-  void progress_if_funneled();
-
   /// One progress step, unless a caller makes progress. True if something advanced.
   bool try_progress();
   /// Something is queued, pending or running, and no caller makes progress.
@@ -301,7 +297,6 @@ class Engine {
   };
 
   void require_creator_process() const;
-  bool serve_messages();
   bool wait(Operation& operation, Clock::time_point until, insight::Event::Time since);
   void announce_wait(Operation& operation);
   /// A step costs as much as several polls of what it waits for.
@@ -347,9 +342,7 @@ class Engine {
 
   comm::World& world_;
   const std::shared_ptr<insight::Insight> insight_;
-  insight::Meter& meter_;  // used in steps
-  // Null: messages move on any thread, or the engine has ended.
-  std::atomic<comm::MessagingThread*> messaging_;
+  insight::Meter& meter_;                // used in steps
   const std::chrono::nanoseconds spin_;  // of callers
   const CreatorProcess creator_;
   WakeSignal wake_signal_;

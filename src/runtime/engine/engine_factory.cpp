@@ -10,7 +10,6 @@
 #include "base/deadline.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
-#include "comm/deferred_communicator.hpp"
 #include "comm/wait.hpp"
 #include "kolo/error.hpp"
 #include "runtime/control/agree_on_start.hpp"
@@ -130,7 +129,6 @@ void EngineFactory::close() noexcept {
     for (Task closing = launch_order_->close(); closing.poll() != Progress::Done;) {
       if (launch_order_->stop_waiting_for(world_.dead_peers())) world_.mark_broken();
       if (deadline.has_passed()) break;
-      if (comm::MessagingThread* const thread = world_.messaging_thread()) thread->serve();
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     if (const std::vector<int> awaited = launch_order_->awaited(); !awaited.empty()) {

@@ -338,7 +338,7 @@ void Coordinator::watch_for_silence(Time now) {
 
 Time Coordinator::silence_limit() const {
   if (silent_since_ == kNever) return kNever;
-  return later(silent_since_, leaving_ ? options_.lost_in_shutdown_after : options_.lost_after);
+  return later(silent_since_, options_.lost_after);
 }
 
 Time Coordinator::next_time() const {

@@ -170,8 +170,7 @@ class Coordinator {
     Time patience{};           ///< age at which an unannounced request wakes all ranks
     Time stall_warn = kNever;  ///< age at which a request is reported as stalled; 0: never
     Time lost_after = kNever;  ///< silence at a deadline after which a rank is lost
-    Time lost_in_shutdown_after = kNever;     ///< the same while this rank shuts down
-    TableLimits table{};                      ///< of known requests
+    TableLimits table{};       ///< of known requests
     std::function<std::string()> activity{};  ///< completes "rank 3 is "; empty: unknown
     std::size_t fusion_bytes = 0;             ///< largest fused batch; 0: every request runs alone
   };

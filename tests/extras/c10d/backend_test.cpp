@@ -495,7 +495,6 @@ TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForFutures) {
 
 // Also for futures that the program asked for earlier; here the one whose message comes last.
 TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForEarlierOnes) {
-  if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   Tensors first{at::zeros({3})};
@@ -521,7 +520,6 @@ TEST_F(C10dBackendTest, CallbacksOfFuturesMayWaitForEarlierOnes) {
 
 // As of a Python program whose callback alone still has the group.
 TEST_F(C10dBackendTest, AGroupMayEndInACallback) {
-  if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
   if (size() == 1) GTEST_SKIP() << "nobody else sends the message";
   BackendPointer group = make("ends in a callback", all_ranks());
   std::atomic<bool> has_ended = rank() != 0;
@@ -542,7 +540,6 @@ TEST_F(C10dBackendTest, AGroupMayEndInACallback) {
 
 // A receive whose message comes last.
 TEST_F(C10dBackendTest, FuturesDoNotWaitForOneAnother) {
-  if (MpiRanks::is_funneled()) GTEST_SKIP() << "getFuture() waits";
   const int next = (rank() + 1) % size();
   const int previous = (rank() + size() - 1) % size();
   Tensors received{at::zeros({3})};

@@ -17,7 +17,6 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/becomes_true.hpp"
-#include "support/fake_world/deferred_world.hpp"
 
 namespace kolo::test::lost_host_test {
 
@@ -120,46 +119,6 @@ TEST(LostHostTest, Death_IsAnnouncedBeforeOperationsFail) {
         EXPECT_GE(Clock::now() - died_at.load(), 200ms);
       },
       [&] { died_at = Clock::now(); });
-}
-
-/// Runs `body` on every rank, with messages that move on its thread only; expects no loss.
-void run_on_one_thread(const std::function<void(Runtime&)>& body) {
-  const Setting setting = two_hosts();
-  run_ranks(
-      setting.size,
-      [&](FakeWorld& world) {
-        comm::MessagingThread thread;
-        DeferredWorld outer(world, thread);
-        {
-          Runtime runtime(options_in(outer, setting.config));
-          Runtime::set_thread_current(&runtime);
-          expect_right_sum(runtime, "x");
-          body(runtime);
-        }
-        EXPECT_FALSE(world.is_broken());
-      },
-      setting.network);
-}
-
-TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusy) {
-  run_on_one_thread([](Runtime& runtime) {
-    std::this_thread::sleep_for(2 * kLimit);
-    expect_right_sum(runtime, "x");
-  });
-}
-
-TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyWhileOthersShutDown) {
-  run_on_one_thread([](Runtime& runtime) {
-    if (runtime.rank() == 3) std::this_thread::sleep_for(3 * kLimit);
-  });
-}
-
-TEST(LostHostTest, WhereMessagesMoveOnOneThread_ItMayBeBusyBeforeItLeaves) {
-  run_on_one_thread([](Runtime& runtime) {
-    if (runtime.rank() != 3) return;
-    EXPECT_THROW(expect_right_sum(runtime, "late"), ShutdownError);
-    std::this_thread::sleep_for(3 * kLimit);  // it has not said yet that it leaves, too
-  });
 }
 
 }  // namespace kolo::test::lost_host_test

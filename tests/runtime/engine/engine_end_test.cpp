@@ -21,7 +21,6 @@
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
-#include "support/fake_world/deferred_world.hpp"
 
 namespace kolo::test::engine_end_test {
 
@@ -128,15 +127,13 @@ TEST(EngineEndTest, EndedRuntime_HoldsNoCommunicatorForHandlesThatOutliveIt) {
               Handle handle;
               CountedWorld world(fake);
               {
-                comm::MessagingThread thread;
-                DeferredWorld deferred(world, thread);
-                Runtime runtime(options_in(deferred, test_config()));
+                Runtime runtime(options_in(world, test_config()));
                 handle = allreduce_async(tensor.view(), tensor.view(),
                                          {.name = "x", .process_set = &runtime.world()});
                 handle.wait();
               }
               EXPECT_EQ(world.communicators, 0);
-              handle.wait();  // calls no communicator and no thread that has gone
+              handle.wait();  // calls no communicator
               EXPECT_TRUE(handle.is_ready());
             },
             {.nodes = 2});

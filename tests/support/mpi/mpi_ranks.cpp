@@ -119,12 +119,6 @@ std::optional<int> MpiRanks::group() const {
 
 MpiRanks& MpiRanks::instance() { return *current_instance; }
 
-bool MpiRanks::is_funneled() {
-  int level = MPI_THREAD_SINGLE;
-  MPI_Query_thread(&level);
-  return level < MPI_THREAD_SERIALIZED;
-}
-
 std::string MpiRanks::prefix() const { return describe_world_rank(); }
 
 std::vector<int> MpiRanks::gather(int value, const std::string& place) {

@@ -57,8 +57,6 @@ class MpiRanks {
   MpiRanks& operator=(const MpiRanks&) = delete;
 
   static MpiRanks& instance();
-  /// Whether only the thread that started MPI may call it.
-  static bool is_funneled();
 
   /// For InitOptions::communicator: this rank's group, if it is not the whole program.
   std::optional<int> group() const;

@@ -1,8 +1,7 @@
 // Preloaded into any MPI program (LD_PRELOAD). It gives MPI the thread level named by
-// KOLO_TEST_THREAD_LEVEL, or the requested one. It ends the process if a thread makes a forbidden
-// MPI call: with MPI_THREAD_FUNNELED, on any thread but the one that started MPI; with
-// MPI_THREAD_SERIALIZED, while another thread is inside MPI. Functions that any thread may call at
-// any time are not intercepted.
+// KOLO_TEST_THREAD_LEVEL, or the requested one. With MPI_THREAD_SERIALIZED, it ends the process if
+// a thread calls MPI while another thread is inside. Functions that any thread may call at any time
+// are not intercepted.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +15,6 @@
 namespace {
 
 std::atomic<int> level{MPI_THREAD_MULTIPLE};
-std::thread::id starter;
 std::atomic<std::thread::id> inside{};
 
 int level_of_environment(int otherwise) {
@@ -26,8 +24,8 @@ int level_of_environment(int otherwise) {
   return name == "serialized" ? MPI_THREAD_SERIALIZED : otherwise;
 }
 
-[[noreturn]] void end_process(const char* function, const char* why) {
-  std::fprintf(stderr, "thread guard: %s is called %s\n", function, why);
+[[noreturn]] void end_process(const char* function) {
+  std::fprintf(stderr, "thread guard: %s is called while another thread is inside MPI\n", function);
   std::_Exit(86);
 }
 
@@ -36,13 +34,10 @@ class Call {
  public:
   explicit Call(const char* function) {
     const std::thread::id self = std::this_thread::get_id();
-    if (level <= MPI_THREAD_FUNNELED && self != starter) {
-      end_process(function, "by a thread that did not start MPI");
-    }
     if (level != MPI_THREAD_SERIALIZED || inside == self) return;
     std::thread::id nobody{};
     if (!inside.compare_exchange_strong(nobody, self)) {
-      end_process(function, "while another thread is inside MPI");
+      end_process(function);
     }
     is_outermost_ = true;
     std::this_thread::yield();  // widens the window for a race
@@ -62,7 +57,6 @@ class Call {
 extern "C" {
 
 int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  starter = std::this_thread::get_id();
   required = level_of_environment(required);
   const int code = PMPI_Init_thread(argc, argv, required, provided);
   level = *provided = required;  // MPI may provide more

@@ -43,7 +43,6 @@ Simulation::Simulation(const Scenario& scenario, std::ostream* trace)
     options.patience = scenario.patience;
     options.stall_warn = scenario.stall_warn;
     options.lost_after = scenario.lost_after;
-    options.lost_in_shutdown_after = scenario.lost_after;
     options.table = {scenario.table_capacity, scenario.table_bits};
     options.fusion_bytes = scenario.fusion_bytes;
     at(rank).core = std::make_unique<Coordinator>(std::move(options));
