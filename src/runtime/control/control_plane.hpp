@@ -15,6 +15,7 @@
 #include "kolo/communicator.hpp"
 #include "kolo/shared_window.hpp"
 #include "runtime/control/heartbeats.hpp"
+#include "runtime/control/loss_watch.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/control/wire.hpp"
 #include "runtime/data/data_path.hpp"

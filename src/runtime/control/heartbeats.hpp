@@ -3,7 +3,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,7 +14,6 @@
 
 #include "base/mutex.hpp"
 #include "comm/topology.hpp"
-#include "comm/world.hpp"
 #include "kolo/communicator.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/data/data_path.hpp"
@@ -94,46 +92,6 @@ class Heartbeats {
   std::unique_ptr<HeartbeatThread> thread_;
   std::optional<Clock::time_point> last_check_;
   Clock::time_point next_heartbeat_{};
-};
-
-/// Detects the loss of a rank of a process set: its process has ended, some rank has published the
-/// loss, or its coordinator is silent. Ranks count within the set.
-class LossWatch {
- public:
-  using Clock = std::chrono::steady_clock;
-  using Loss = HeaderExchange::Loss;
-
-  /// `report` tells the user of a loss. The other arguments outlive this object.
-  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange,
-            std::function<void(const Loss&)> report)
-      : set_(set), world_(world), header_exchange_(header_exchange), report_(std::move(report)) {}
-
-  /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
-  std::optional<Loss> check(Clock::time_point now, bool needs_peers);
-
-  /// Announces a loss to the other ranks, and returns it once they have had time to learn of it.
-  std::optional<Loss> announce(const Loss& loss, Clock::time_point now);
-
-  /// A rank that was silent in the latest complete interval.
-  std::optional<Loss> find_silent() const;
-
-  /// Tells the user of the loss, once.
-  void report(const Loss& loss);
-
- private:
-  bool has_reached_all(const Loss& loss, Clock::time_point now);
-  std::optional<int> member(int world_rank) const;
-
-  const DataPath& set_;
-  comm::World& world_;
-  HeaderExchange& header_exchange_;
-  const std::function<void(const Loss&)> report_;
-  Clock::time_point next_check_{};
-  Clock::time_point next_sample_{};
-  std::vector<int> silent_;                    // in the latest complete interval
-  std::optional<Clock::time_point> heard_at_;  // of a loss that a live rank has published
-  std::optional<int> suspect_;                 // seen dead once, after this rank has left
-  bool is_reported_ = false;
 };
 
 }  // namespace kolo::runtime

@@ -2,20 +2,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "comm/world.hpp"
 #include "kolo/compressor.hpp"
-#include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
 #include "runtime/data/backend.hpp"
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/data/ordered_communicator.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -75,37 +71,6 @@ class HostBackend final : public Backend {
   std::vector<std::byte> packed_;  // of the running batch; kept for reuse
   std::vector<std::byte> wire_;
   std::uint64_t bytes_packed_ = 0;
-};
-
-/// Runs the batches of an engine that are not on GPUs, and operations that change process sets.
-class HostRunner {
- public:
-  /// All arguments outlive the runner.
-  HostRunner(comm::World& world, const DataPath& path)
-      : world_(world), path_(path), backend_(path) {}
-
-  /// Runs one batch, as dispatch() does. `have_some_joined`: some ranks may take part with
-  /// operations from make_stand_in.
-  Task run(Operations batch, bool have_some_joined);
-  /// Runs one operation of a set whose operations are matched by order; `order` is the
-  /// communicator of its data. Throws OrderBroken.
-  Task run_in_order(Operations one, OrderedCommunicator& order);
-  /// See make_stand_in.
-  std::shared_ptr<Operation> make_stand_in(const Request& request) const;
-
-  Metrics::Bytes bytes() const;
-
- private:
-  Task run(Operations batch, bool have_some_joined, Communicator& of_world);
-  Task find_peer_buffers(Operation& operation, OrderedCommunicator& order);
-  Task share_memory(Operation& operation, Communicator& of_world);
-
-  comm::World& world_;
-  const DataPath& path_;
-  HostBackend backend_;
-  // Counts so far; the same on all ranks.
-  int process_sets_ = 0;     // added
-  int shared_memories_ = 0;  // requested
 };
 
 }  // namespace kolo::runtime

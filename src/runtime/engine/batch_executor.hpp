@@ -16,7 +16,7 @@
 #include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/data/host_backend.hpp"
+#include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/point_to_point.hpp"
 #include "runtime/device/device_runner.hpp"

@@ -1,3 +1,5 @@
+#include "runtime/control/loss_watch.hpp"
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -8,7 +10,6 @@
 
 #include "ops/registry.hpp"
 #include "runtime/control/header_exchanges.hpp"
-#include "runtime/control/heartbeats.hpp"
 #include "support/fake_world/fake_network.hpp"
 #include "support/fake_world/fake_world.hpp"
 
