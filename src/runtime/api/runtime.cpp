@@ -38,6 +38,7 @@
 #include "runtime/control/common_clock.hpp"
 #include "runtime/engine/engine.hpp"
 #include "runtime/engine/engine_factory.hpp"
+#include "runtime/engine/final_message.hpp"
 #include "runtime/protocol/set_name.hpp"
 
 namespace kolo {

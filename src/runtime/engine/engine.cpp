@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -22,124 +21,6 @@
 #include "runtime/engine/backoff.hpp"
 
 namespace kolo::runtime {
-
-void TensorQueue::submit(std::shared_ptr<Operation> operation) {
-  const Lock lock(mutex_);
-  const Request& request = operation->request;
-  if (stopped_) throw ShutdownError(about(describe(request)) + *stopped_);
-  if (is_matched_by_name(*operation) && !names_in_flight_.insert(request.name).second) {
-    throw InvalidArgument(about(describe(request)) +
-                          "an operation of this name is still in flight on this rank. Wait for "
-                          "it first, or use another name.");
-  }
-  operation->use = next_use_++;
-  incoming_.operations.push_back(std::move(operation));
-  ++in_flight_;
-}
-
-void TensorQueue::join(std::shared_ptr<Operation> operation) {
-  const Lock lock(mutex_);
-  if (stopped_) throw ShutdownError(about("join") + *stopped_);
-  if (std::exchange(has_joined_, true)) {
-    throw InvalidArgument(about("join") + "this rank has joined already, and waits for the others");
-  }
-  operation->use = next_use_++;
-  incoming_.join = std::move(operation);
-  ++in_flight_;
-}
-
-std::string TensorQueue::about(const std::string& what) const {
-  return what + " on process set " + process_set_ + ": ";
-}
-
-void TensorQueue::await(std::uint64_t use) {
-  const Lock lock(mutex_);
-  incoming_.awaited.push_back(use);
-}
-
-void TensorQueue::leave(Leaving how) {
-  const Lock lock(mutex_);
-  if (!incoming_.leaving) incoming_.leaving = how;
-}
-
-void TensorQueue::stop(std::string why) {
-  const Lock lock(mutex_);
-  stopped_ = std::move(why);
-}
-
-std::string TensorQueue::next_name(std::string_view kind) {
-  const Lock lock(mutex_);
-  const std::string prefix(kind);
-  return prefix + ".unnamed." + std::to_string(unnamed_[prefix]++);
-}
-
-std::string TensorQueue::next_prefix(std::string_view kind) {
-  const std::string name = next_name(kind);
-  const Lock lock(mutex_);
-  return joins_ == 0 ? name : name + " since join " + std::to_string(joins_);
-}
-
-TensorQueue::Taken TensorQueue::take() {
-  const Lock lock(mutex_);
-  Taken taken;
-  taken.leaving = incoming_.leaving;  // stays set
-  std::swap(taken, incoming_);
-  return taken;
-}
-
-void TensorQueue::release(const Operation& operation) {
-  const Lock lock(mutex_);
-  if (operation.role == OperationRole::Join) {
-    has_joined_ = false;
-    unnamed_.clear();  // ranks have made different calls; from here on they make the same again
-    ++joins_;
-  } else if (is_matched_by_name(operation)) {
-    names_in_flight_.erase(operation.request.name);
-  }
-  --in_flight_;
-}
-
-namespace {
-
-constexpr auto kIdleSleep = std::chrono::milliseconds(50);
-constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
-constexpr auto kShortestIdlePause = std::chrono::milliseconds(1);
-constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
-
-}  // namespace
-
-ProgressThread::ProgressThread(Engine& engine) : engine_(engine), thread_([this] { loop(); }) {}
-
-ProgressThread::~ProgressThread() {
-  is_stopping_ = true;
-  engine_.wake_signal().notify();
-  thread_.join();
-}
-
-void ProgressThread::loop() {
-  // It never spins: computing threads share its cores, and a waiting caller makes progress itself.
-  Backoff backoff(Backoff::Duration{0});
-  bool was_notified = false;
-  auto pause = kShortestIdlePause;
-  while (!is_stopping_) {
-    if (engine_.try_progress()) {
-      backoff.reset();
-      pause = kShortestIdlePause;
-      was_notified = false;
-    } else if (engine_.needs_progress()) {
-      engine_.wake_signal().wait_for(backoff.next_pause());
-    } else if (was_notified) {
-      // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
-      // again. If they share a core, waking up costs more than a small operation does.
-      was_notified = engine_.wake_signal().sleep_for(pause);
-      pause = std::min(2 * pause, kLongestIdlePause);
-    } else {
-      was_notified =
-          engine_.wake_signal().wait_for(engine_.is_in_demand() ? kSleepInDemand : kIdleSleep);
-      if (!was_notified) pause = kShortestIdlePause;
-    }
-  }
-}
 
 namespace {
 
@@ -187,31 +68,30 @@ ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& r
 Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight)
     : world_(world),
       insight_(std::move(insight)),
-      meter_(insight_->take_meter()),
       spin_(spin_of(parts.data.config, world.topology(), parts.order != nullptr)),
-      queue_(parts.data.name, parts.order != nullptr),
-      data_(std::move(parts.data)),
-      heap_(data_.heap),
-      rank_(data_.communicator->rank()),
+      heap_(parts.data.heap),
+      rank_(parts.data.communicator->rank()),
       number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
-      order_(parts.order),
+      queue_(parts.data.name, parts.order != nullptr),
+      data_(std::move(parts.data)),
+      executor_(data_, std::move(parts.messages), std::move(parts.device), world),
+      meter_(insight_->take_meter()),
       control_(std::make_unique<ControlPlane>(
           with_insight(std::move(parts.control), recorder(),
                        // Called in steps alone and so under the lock, which Clang does not see.
                        [this](const auto& loss)
                            KOLO_NO_THREAD_SAFETY_ANALYSIS { report_loss(loss); }),
           data_, world)),
-      executor_(data_, std::move(parts.messages), std::move(parts.device), world) {
+      order_(parts.order),
+      progress_thread_(
+          {.try_progress = [this] { return try_progress(); },
+           .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; },
+           .is_in_demand = [this] { return executor_.is_in_demand(); }}) {
   recorder().name_set(number_, data_.name);
 }
 
 Engine::~Engine() = default;
-
-void Engine::start_thread() {
-  const Lock lock(thread_lock_);
-  thread_ = std::make_unique<ProgressThread>(*this);
-}
 
 // --- any thread ---
 
@@ -269,7 +149,7 @@ void Engine::submit(std::shared_ptr<Operation> operation) {
   require_creator_process();
   begin_course(*operation);
   queue_.submit(std::move(operation));
-  wake_signal_.notify();
+  progress_thread_.notify();
 }
 
 void Engine::run(const std::shared_ptr<Operation>& operation) {
@@ -289,7 +169,7 @@ void Engine::join(std::shared_ptr<Operation> operation) {
                           "submit each of them. Join a set that matches them by name.");
   }
   queue_.join(std::move(operation));
-  wake_signal_.notify();
+  progress_thread_.notify();
 }
 
 /// A caller that makes progress until its own operation is done; the progress thread pauses
@@ -301,7 +181,7 @@ class Engine::Waiter {
   Waiter& operator=(const Waiter&) = delete;
   ~Waiter() {
     --engine_.waiters_.count;
-    if (engine_.queue_.in_flight() > 0) engine_.wake_signal_.notify();
+    if (engine_.queue_.in_flight() > 0) engine_.progress_thread_.notify();
   }
 
  private:
@@ -688,8 +568,7 @@ void Engine::end(const std::string& why, Leaving how) {
       std::this_thread::sleep_for(backoff.next_pause());
     }
   }
-  const Lock lock(thread_lock_);
-  thread_.reset();
+  progress_thread_.stop();
 }
 
 /// Receives may wait when a rank leaves: only when all have left, it is sure that nothing arrives.
@@ -767,6 +646,19 @@ void Engine::report_loss(const ControlPlane::Loss& loss) {
                    first != nullptr ? ending : set);
 }
 
+/// Every loss ends here, the first one alone counts:
+///
+///   learnt from                                     | seen by
+///   the end of a process on this host               | LossWatch::check, asked by make_progress
+///   what another rank has published                 | LossWatch::check, likewise
+///   a host without heartbeats                       | Heartbeats::check, likewise
+///   a rank's silence at a deadline or in a shutdown | Coordinator or BatchExecutor; then
+///                                                   | LossWatch::find_silent says which rank
+///   different operations, matched by order          | OrderBroken, which ends a step
+///   any other exception in a step                   | progress_step: this rank is the lost one
+///   the program, or a set that cannot be made       | fail: likewise
+///
+/// A process that dies by an uncaught exception only publishes its loss: publish_end.
 void Engine::declare_lost(const ControlPlane::Loss& loss) {
   if (loss_) return;
   loss_ = loss;
@@ -865,71 +757,6 @@ void Engine::publish_end(const std::string& how) {
                   world_rank(rank_),
                   insight::time_of(Clock::now())},
                  /*is_last=*/true);
-}
-
-namespace {
-
-struct Registered {
-  Mutex lock;
-  std::vector<std::shared_ptr<Engine>> engines KOLO_GUARDED_BY(lock);
-  std::terminate_handler previous = nullptr;  // set before the handler that reads it
-};
-
-Registered& registered() {
-  static auto* const instance = new Registered;  // outlives static destructors, which may terminate
-  return *instance;
-}
-
-/// Whether only the handler of the C++ library would follow. It prints the exception's text again,
-/// with LibTorch's stack trace, which PyTorch's variable asks for.
-bool may_end_without(std::terminate_handler previous) {
-  const char* const wants_traces = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
-  if (wants_traces != nullptr && std::string_view(wants_traces) != "0") return false;
-#ifdef __GLIBCXX__
-  return previous == __gnu_cxx::__verbose_terminate_handler;
-#else
-  return previous == nullptr;
-#endif
-}
-
-[[noreturn]] void send_final_message_and_terminate() {
-  const bool has_thrown = std::current_exception() != nullptr;
-  const std::string why = has_thrown ? text_of_current_exception() : "called std::terminate";
-  const std::string how = has_thrown ? "ended with an uncaught exception: " + why : why;
-  Registered& all = registered();
-  if (all.lock.try_lock()) {
-    const Lock lock(all.lock, std::adopt_lock);
-    // None in a forked child, whose end concerns its parent only.
-    const auto first = std::ranges::find_if(
-        all.engines, [](const auto& engine) { return engine->is_in_creator_process(); });
-    if (first != all.engines.end()) {
-      // Log first: once the peers know and end, mpirun may end this process at any moment.
-      const bool is_news = (*first)->report_end(how, why);
-      for (const auto& engine : all.engines) engine->publish_end(how);
-      std::this_thread::sleep_for(kTimeToPrint);
-      if (may_end_without(all.previous)) {
-        if (is_news) std::abort();
-        std::_Exit(EXIT_FAILURE);  // another rank's failure: no core, and no trace of Open MPI's
-      }
-    }
-  }
-  if (all.previous != nullptr) all.previous();
-  std::abort();
-}
-
-}  // namespace
-
-void register_for_final_message(std::shared_ptr<Engine> engine) {
-  Registered& all = registered();
-  const Lock lock(all.lock);
-  if (all.previous == nullptr) all.previous = std::set_terminate(send_final_message_and_terminate);
-  all.engines.push_back(std::move(engine));
-}
-
-void unregister_from_final_message(const std::shared_ptr<Engine>& engine) {
-  Registered& all = registered();
-  const Lock lock(all.lock);
-  std::erase(all.engines, engine);
 }
 
 }  // namespace kolo::runtime

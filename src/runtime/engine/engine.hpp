@@ -11,9 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -28,125 +26,11 @@
 #include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/engine/batch_executor.hpp"
+#include "runtime/engine/progress_thread.hpp"
+#include "runtime/engine/tensor_queue.hpp"
 #include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
-
-/// Lets one thread sleep until another notifies it. A thread that is notified while awake does not
-/// fall asleep at its next wait. Repeated notifications cost one atomic exchange each.
-class WakeSignal {
- public:
-  void notify() {
-    if (is_notified_.exchange(true) || ignores_notifications_) return;
-    const Lock lock(mutex_);
-    notified_.notify_one();
-  }
-
-  /// Sleeps until notified, for `duration` at most; true if notified.
-  bool wait_for(std::chrono::nanoseconds duration) {
-    const Lock lock(mutex_);
-    notified_.wait_for(mutex_, duration, [&] { return is_notified_.load(); });
-    return is_notified_.exchange(false);
-  }
-
-  /// Sleeps for `duration`, notified or not; true if notified.
-  bool sleep_for(std::chrono::nanoseconds duration) {
-    ignores_notifications_ = true;
-    std::this_thread::sleep_for(duration);
-    ignores_notifications_ = false;
-    return is_notified_.exchange(false);
-  }
-
- private:
-  Mutex mutex_;
-  std::condition_variable_any notified_;
-  std::atomic<bool> is_notified_{false};
-  std::atomic<bool> ignores_notifications_{false};
-};
-
-/// Holds submissions of any thread to an engine until the next progress step takes them, and tracks
-/// what is in flight.
-class TensorQueue {
- public:
-  /// `is_matched_by_order`: names are for texts alone.
-  explicit TensorQueue(std::string process_set, bool is_matched_by_order = false)
-      : process_set_(std::move(process_set)), is_matched_by_order_(is_matched_by_order) {}
-
-  /// Throws InvalidArgument if operations are matched by name and one of that name is in flight,
-  /// ShutdownError after `stop`.
-  void submit(std::shared_ptr<Operation> operation);
-  /// Throws InvalidArgument if a join is in flight, ShutdownError after `stop`.
-  void join(std::shared_ptr<Operation> operation);
-  /// A caller waits for the operation.
-  void await(std::uint64_t use);
-  /// This rank wants to leave the set.
-  void leave(Leaving how);
-  /// From now on submissions fail; `why` completes "process set world: ".
-  void stop(std::string why);
-
-  /// Names for unnamed operations: the same on all ranks that make the same calls in order.
-  std::string next_name(std::string_view kind);
-  /// A prefix for the names of an object's operations. Unlike names, it never repeats.
-  std::string next_prefix(std::string_view kind);
-
-  struct Taken {
-    std::vector<std::shared_ptr<Operation>> operations;  ///< in the order of submission
-    std::shared_ptr<Operation> join;                     ///< comes after `operations`; null: none
-    std::vector<std::uint64_t> awaited;
-    std::optional<Leaving> leaving;
-  };
-  /// Removes and returns everything submitted since the previous call.
-  Taken take();
-
-  /// The operation or join has ended: its name may be reused.
-  void release(const Operation& operation);
-  /// Operations and joins between `submit` and `release`.
-  std::int64_t in_flight() const { return in_flight_.load(); }
-
- private:
-  std::string about(const std::string& what) const;
-  /// Otherwise the name is for texts alone.
-  bool is_matched_by_name(const Operation& operation) const {
-    return !is_matched_by_order_ && !operation.is_message();
-  }
-
-  const std::string process_set_;
-  const bool is_matched_by_order_;
-  Mutex mutex_;
-  Taken incoming_ KOLO_GUARDED_BY(mutex_);
-  bool has_joined_ KOLO_GUARDED_BY(mutex_) = false;  // a join is in flight
-  std::unordered_set<std::string> names_in_flight_ KOLO_GUARDED_BY(mutex_);
-  std::unordered_map<std::string, std::uint64_t> unnamed_ KOLO_GUARDED_BY(mutex_);
-  std::uint64_t joins_ KOLO_GUARDED_BY(mutex_) = 0;  // that have ended, the same on all ranks
-  std::uint64_t next_use_ KOLO_GUARDED_BY(mutex_) = 1;
-  std::optional<std::string> stopped_ KOLO_GUARDED_BY(mutex_);  // why
-  std::atomic<std::int64_t> in_flight_{0};
-};
-
-class Engine;
-
-/// The background thread of an engine: makes progress while no caller does, and sleeps while there
-/// is nothing to do. While idle it makes one step every 50 ms, to answer requests of other ranks,
-/// and one per millisecond while such requests arrive.
-///
-/// Every engine has its own thread: functions that the program runs inside an operation
-/// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
-class ProgressThread {
- public:
-  /// `engine` outlives it.
-  explicit ProgressThread(Engine& engine);
-  /// Ends the thread after its current step; from then on only callers make progress.
-  ~ProgressThread();
-  ProgressThread(const ProgressThread&) = delete;  // its thread refers to it
-  ProgressThread& operator=(const ProgressThread&) = delete;
-
- private:
-  void loop();
-
-  Engine& engine_;
-  std::atomic<bool> is_stopping_{false};
-  std::thread thread_;
-};
 
 /// The engine of one process set on this rank: its queue of submissions, its control plane and its
 /// batches, independent of all other engines.
@@ -171,7 +55,7 @@ class Engine {
   ~Engine();
   /// From now on the engine makes progress by itself. Throws std::system_error if the system has no
   /// thread for it.
-  void start_thread();
+  void start_thread() { progress_thread_.start(); }
 
   /// Throws InvalidArgument for requests that no rank can run: unknown compressors and reductions.
   void check(const Request& request) const { data_.check(request); }
@@ -228,12 +112,6 @@ class Engine {
 
   /// One progress step, unless a caller makes progress. True if something advanced.
   bool try_progress();
-  /// Something is queued, pending or running, and no caller makes progress.
-  bool needs_progress() const { return waiters_.count == 0 && queue_.in_flight() > 0; }
-  /// Other ranks may be waiting for answers of this one concerning sets that it is not part of.
-  bool is_in_demand() const { return executor_.is_in_demand(); }
-  /// The progress thread sleeps on it.
-  WakeSignal& wake_signal() { return wake_signal_; }
 
   /// Leaves the set, which closes it on all ranks, and blocks until nothing is pending or running
   /// here. Then releases all that the engine holds: its thread, communicators and shared memory.
@@ -340,29 +218,30 @@ class Engine {
       KOLO_REQUIRES(progress_mutex_);
   int world_rank(int rank) const { return data_.world_rank(rank); }
 
+  // Constant, or with locks of their own: any thread.
   comm::World& world_;
   const std::shared_ptr<insight::Insight> insight_;
-  insight::Meter& meter_;                // used in steps
   const std::chrono::nanoseconds spin_;  // of callers
   const CreatorProcess creator_;
-  WakeSignal wake_signal_;
+  const std::weak_ptr<comm::SharedHeap> heap_;
+  const int rank_;
+  const int number_;
+  const bool is_matched_by_order_;
   TensorQueue queue_;
   Waiters waiters_;
 
   Mutex progress_mutex_;  // held in a step
 
-  // Any thread reads what DataPath::release() leaves; the rest is used in steps.
+  // Used in steps. Any thread reads what DataPath::release() leaves, whether the executor is in
+  // demand, and what its device runner offers.
   DataPath data_;
-  const std::weak_ptr<comm::SharedHeap> heap_;
-  const int rank_;
-  const int number_;
-  const bool is_matched_by_order_;
-  // Of `data_`. Null: matched by name, or the engine has ended.
-  OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
-  // Null: the engine has ended.
-  std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
-  // Used in steps, but for is_in_demand() and what its device runner offers any thread.
   BatchExecutor executor_;
+  insight::Meter& meter_;
+
+  // Null once the engine has ended.
+  std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
+  // Of `data_`; null, too, if operations are matched by name.
+  OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
   // Not agreed on yet.
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
       KOLO_GUARDED_BY(progress_mutex_);
@@ -372,6 +251,7 @@ class Engine {
   // Something is in flight, or this rank wants to leave.
   bool needs_peers_ KOLO_GUARDED_BY(progress_mutex_) = false;
   Metrics at_end_ KOLO_GUARDED_BY(progress_mutex_);
+  // For traces.
   std::uint64_t turns_ KOLO_GUARDED_BY(progress_mutex_) = 0;   // of operations, in the agreed order
   Clock::time_point step_ KOLO_GUARDED_BY(progress_mutex_){};  // when it began
   bool has_waited_ KOLO_GUARDED_BY(progress_mutex_) = false;   // in the last one no data advanced
@@ -379,20 +259,7 @@ class Engine {
   // After how long a wait the engine looks whom it waits for.
   insight::Event::Time look_after_ KOLO_GUARDED_BY(progress_mutex_){};
 
-  Mutex thread_lock_;
-  // The last member: uses the others.
-  std::unique_ptr<ProgressThread> thread_ KOLO_GUARDED_BY(thread_lock_);
+  ProgressThread progress_thread_;  // the last member: its thread uses the others
 };
-
-/// Peers check for losses at least once in 50 ms. mpirun ends them soon after a process has ended
-/// without shutting Kolo down, so it lets them read and print the text first.
-inline constexpr std::chrono::milliseconds kTimeToPrint{400};
-
-/// Registers an engine whose peers learn why this process ends. With the first engine a terminate
-/// handler is installed: on an uncaught exception it sends the exception's text to the peers of all
-/// registered engines, then calls the previous handler unless that is the C++ library's. A process
-/// that ends for another's failure has status 1, others abort.
-void register_for_final_message(std::shared_ptr<Engine> engine);
-void unregister_from_final_message(const std::shared_ptr<Engine>& engine);
 
 }  // namespace kolo::runtime

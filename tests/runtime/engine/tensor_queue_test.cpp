@@ -1,3 +1,5 @@
+#include "runtime/engine/tensor_queue.hpp"
+
 #include <memory>
 #include <set>
 #include <string>
@@ -7,7 +9,6 @@
 #include <gtest/gtest.h>
 
 #include "kolo/error.hpp"
-#include "runtime/engine/engine.hpp"
 
 namespace kolo::runtime::tensor_queue_test {
 
