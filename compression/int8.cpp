@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "base/simd_lanes-inl.hpp"
 
@@ -86,16 +87,23 @@ HWY_EXPORT(largest_magnitude);
 HWY_EXPORT(encode_int8);
 HWY_EXPORT(add_int8);
 
-class Int8 final : public CodecWithGpuKernels {
- public:
-  Int8() : CodecWithGpuKernels({.kind = base::CodecKind::Int8}) {}
+/// The value of one unit in a block whose largest magnitude is `largest`. Units below the smallest
+/// normal number would be inexact or zero.
+float unit_of(float largest) {
+  using Limits = std::numeric_limits<float>;
+  return std::isfinite(largest) ? std::max(largest / 127.0F, Limits::min()) : Limits::quiet_NaN();
+}
 
+class Int8 final : public Codec {
+ public:
   std::string_view name() const override { return "int8"; }
+  std::size_t block() const override { return 256; }
   double error_bound() const override { return 1.0 / 253; }  // half a unit, and rounding
+  std::size_t payload_bytes(std::size_t count, int) const override { return sizeof(float) + count; }
 
   void encode(std::span<const float> values, int, std::byte* payload) const override {
     const float largest = HWY_DYNAMIC_DISPATCH(largest_magnitude)(values.data(), values.size());
-    const float unit = base::int8_unit(largest);
+    const float unit = unit_of(largest);
     std::memcpy(payload, &unit, sizeof unit);
     auto* const codes = reinterpret_cast<std::int8_t*>(payload + sizeof unit);
     if (std::isnan(unit)) {

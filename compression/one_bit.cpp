@@ -14,12 +14,14 @@ namespace {
 
 using Means = std::array<float, 2>;  // of the elements that are not negative, and of the others
 
-class OneBit final : public CodecWithGpuKernels {
+class OneBit final : public Codec {
  public:
-  OneBit() : CodecWithGpuKernels({.kind = base::CodecKind::OneBit}) {}
-
   std::string_view name() const override { return "one_bit"; }
+  std::size_t block() const override { return 256; }
   double error_bound() const override { return 1.0; }
+  std::size_t payload_bytes(std::size_t count, int) const override {
+    return sizeof(Means) + (count + 7) / 8;
+  }
 
   void encode(std::span<const float> values, int, std::byte* payload) const override {
     Means sums{};

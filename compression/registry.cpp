@@ -72,11 +72,6 @@ const Codec* Registry::find_codec(std::string_view name) const {
   return codec;
 }
 
-const base::CodecFormat* Registry::format_of(const Codec& codec) {
-  const auto* const with_kernels = dynamic_cast<const CodecWithGpuKernels*>(&codec);
-  return with_kernels == nullptr ? nullptr : &with_kernels->format();
-}
-
 const Codec* Registry::make_with_fraction(std::string_view name) const {
   const Lock lock(mutex_);
   if (const Codec* const codec = find_by_name(with_fraction_, name)) return codec;

@@ -5,31 +5,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/codec_format.hpp"
 #include "base/mutex.hpp"
 #include "kolo/codec.hpp"
 #include "kolo/compressor.hpp"
 
 namespace kolo::compression {
-
-/// A codec whose payloads ops/kernels/ also encodes and decodes on GPUs.
-class CodecWithGpuKernels : public Codec {
- public:
-  explicit CodecWithGpuKernels(base::CodecFormat format) : format_(format) {}
-
-  const base::CodecFormat& format() const { return format_; }
-  std::size_t block() const override { return format_.block(); }
-  std::size_t payload_bytes(std::size_t count, int terms) const override {
-    return format_.payload_bytes(count, terms);
-  }
-
- private:
-  base::CodecFormat format_;
-};
-
-/// What an error says after the name of a codec without such kernels.
-inline constexpr std::string_view kNoGpuKernels =
-    "has no kernels for GPUs. Use int8, one_bit, top_k, random_k, fp16, bf16 or none";
 
 /// The built-in codecs. Each is explained in its file.
 const Codec& int8();
@@ -61,10 +41,6 @@ class Registry {
   /// The codec of that name, a built-in one with its fraction; null for the name of a compressor.
   /// Throws as find(). Any thread may call it. Exported for libkolo.so.
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
-
-  /// The format of a codec in GPU kernels; null for a codec without such kernels. Exported for
-  /// libkolo.so.
-  [[gnu::visibility("default")]] static const base::CodecFormat* format_of(const Codec& codec);
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
 

@@ -7,11 +7,12 @@
 //
 // random_k sends one element in each of k runs of equal length: 8 bytes for the seed of the
 // indices, then 4 per value. The payload of a sum of n has the n k elements of largest magnitude,
-// as with top_k. The seed is a hash of the block's values, a sum that GPUs may compute in any
-// order. No step counter is needed, a resumed run draws the same indices as an uninterrupted one,
-// and other values give other indices. A block with a NaN or an infinity sends only NaN.
+// as with top_k. The seed is a hash of the block's values. No step counter is needed, a resumed run
+// draws the same indices as an uninterrupted one, and other values give other indices. A block with
+// a NaN or an infinity sends only NaN.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -21,13 +22,25 @@
 #include <string>
 #include <utility>
 
-#include "base/codec_format.hpp"
+#include "base/random.hpp"
 #include "compression/registry.hpp"
 
 namespace kolo::compression {
 namespace {
 
 using Place = std::uint16_t;
+constexpr std::size_t kElementBytes = sizeof(Place) + sizeof(float);  // of a sparse payload
+
+/// Whether a payload holds all `count` values instead of the `kept` largest and their places,
+/// because that takes no more bytes.
+bool is_dense(std::size_t count, std::size_t kept) {
+  return kept * kElementBytes >= count * sizeof(float);
+}
+
+/// Bits that order floats by magnitude: NaN above infinity, infinity above all finite values.
+std::uint32_t magnitude_bits(float value) {
+  return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF;
+}
 
 /// The magnitude of the element at position `kept` in descending order, and how many with exactly
 /// that magnitude are among the first `kept`.
@@ -45,7 +58,7 @@ Threshold find_threshold(std::span<const float> values, std::size_t kept) {
   for (unsigned shift = 32 - kDigitBits;; shift -= kDigitBits) {
     std::array<std::uint32_t, 1 << kDigitBits> counts{};
     for (const float value : values) {
-      const std::uint32_t bits = base::magnitude_bits(value);
+      const std::uint32_t bits = magnitude_bits(value);
       if ((bits & known) == threshold.magnitude) ++counts[bits >> shift & (counts.size() - 1)];
     }
     std::size_t digit = counts.size() - 1;
@@ -58,7 +71,7 @@ Threshold find_threshold(std::span<const float> values, std::size_t kept) {
 
 /// Writes the `kept` elements of largest magnitude, the first ones among equals.
 void write_largest(std::span<const float> values, std::size_t kept, std::byte* payload) {
-  if (base::is_dense(values.size(), kept)) {
+  if (is_dense(values.size(), kept)) {
     std::memcpy(payload, values.data(), values.size_bytes());
     return;
   }
@@ -66,7 +79,7 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
   std::byte* place = payload;
   std::byte* value = payload + kept * sizeof(Place);
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint32_t bits = base::magnitude_bits(values[i]);
+    const std::uint32_t bits = magnitude_bits(values[i]);
     if (bits < least || (bits == least && ties == 0)) continue;
     if (bits == least) --ties;
     const auto index = static_cast<Place>(i);
@@ -80,7 +93,7 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
 /// Adds a payload of `kept` elements to `values`.
 void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> values) {
   float value = 0;
-  if (base::is_dense(values.size(), kept)) {
+  if (is_dense(values.size(), kept)) {
     for (float& sum : values) {
       std::memcpy(&value, payload, sizeof value);
       sum += value;
@@ -98,29 +111,64 @@ void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> val
   }
 }
 
+/// The seed of a block.
 std::uint64_t hash_of(std::span<const float> values) {
-  std::uint64_t hash = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) hash += base::random_k_hash(values[i], i);
-  return base::random_k_seed(hash, values.size());
+  std::uint64_t hash = values.size();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint64_t state = i << 32 | std::bit_cast<std::uint32_t>(values[i]);
+    hash += next_random(state);
+  }
+  return next_random(hash);
 }
 
-/// Calls `visit(place)` for `kept` of `count` places, ascending.
+/// Calls `visit(place)` for `kept` of `count` places, ascending: a random one in each of as many
+/// runs of nearly equal length.
 template <class Visit>
 void for_each_place(std::uint64_t seed, std::size_t count, std::size_t kept, const Visit& visit) {
-  for (std::size_t i = 0; i < kept; ++i) visit(base::random_k_place(seed, i, count, kept));
+  for (std::size_t i = 0; i < kept; ++i) {
+    const std::size_t begin = i * count / kept;
+    const std::size_t length = (i + 1) * count / kept - begin;
+    visit(begin + static_cast<std::size_t>(next_random(seed) % length));
+  }
 }
 
-class RandomK final : public CodecWithGpuKernels {
+class Sparse : public Codec {
  public:
-  RandomK(std::string name, double fraction)
-      : CodecWithGpuKernels({.kind = base::CodecKind::RandomK, .fraction = fraction}),
-        name_(std::move(name)) {}
+  Sparse(std::string name, double fraction) : name_(std::move(name)), fraction_(fraction) {}
 
   std::string_view name() const override { return name_; }
+  /// Places fit into 16 bits, and a fraction of a hundredth is well resolved.
+  std::size_t block() const override { return std::size_t{16} << 10; }
   double error_bound() const override { return 1.0; }
+  std::size_t payload_bytes(std::size_t count, int terms) const override {
+    const std::size_t kept = this->kept(count, terms);
+    return is_dense(count, kept) ? count * sizeof(float) : kept * kElementBytes;
+  }
+
+ protected:
+  /// The elements in a payload: the fraction of `count`, rounded up, for each of the `terms`
+  /// payloads that it sums.
+  std::size_t kept(std::size_t count, int terms) const {
+    const auto own = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * fraction_));
+    return std::min(own * static_cast<std::size_t>(terms), count);
+  }
+
+ private:
+  std::string name_;
+  double fraction_;
+};
+
+class RandomK final : public Sparse {
+ public:
+  using Sparse::Sparse;
+
+  std::size_t payload_bytes(std::size_t count, int terms) const override {
+    if (terms > 1) return Sparse::payload_bytes(count, terms);
+    return sizeof(std::uint64_t) + kept(count, terms) * sizeof(float);
+  }
 
   void encode(std::span<const float> values, int terms, std::byte* payload) const override {
-    const std::size_t kept = format().kept(values.size(), terms);
+    const std::size_t kept = this->kept(values.size(), terms);
     if (terms > 1) return write_largest(values, kept, payload);
     const std::uint64_t seed = hash_of(values);
     std::memcpy(payload, &seed, sizeof seed);
@@ -134,7 +182,7 @@ class RandomK final : public CodecWithGpuKernels {
   }
 
   void add_decoded(const std::byte* payload, int terms, std::span<float> values) const override {
-    const std::size_t kept = format().kept(values.size(), terms);
+    const std::size_t kept = this->kept(values.size(), terms);
     if (terms > 1) return add_sparse(payload, kept, values);
     std::uint64_t seed = 0;
     std::memcpy(&seed, payload, sizeof seed);
@@ -146,28 +194,18 @@ class RandomK final : public CodecWithGpuKernels {
       from += sizeof value;
     });
   }
-
- private:
-  std::string name_;
 };
 
-class TopK final : public CodecWithGpuKernels {
+class TopK final : public Sparse {
  public:
-  TopK(std::string name, double fraction)
-      : CodecWithGpuKernels({.kind = base::CodecKind::TopK, .fraction = fraction}),
-        name_(std::move(name)) {}
+  using Sparse::Sparse;
 
-  std::string_view name() const override { return name_; }
-  double error_bound() const override { return 1.0; }
   void encode(std::span<const float> values, int terms, std::byte* payload) const override {
-    write_largest(values, format().kept(values.size(), terms), payload);
+    write_largest(values, kept(values.size(), terms), payload);
   }
   void add_decoded(const std::byte* payload, int terms, std::span<float> values) const override {
-    add_sparse(payload, format().kept(values.size(), terms), values);
+    add_sparse(payload, kept(values.size(), terms), values);
   }
-
- private:
-  std::string name_;
 };
 
 }  // namespace

@@ -9,8 +9,7 @@ namespace kolo {
 
 /// A lossy compressor of blocks of float32. Unlike those of a Compressor, its payloads cannot be
 /// added up as they are: the receiver decodes them first. Stateless; threads may call it
-/// concurrently. For tensors in CPU memory: GPUs have kernels of int8, one_bit, top_k and random_k
-/// only.
+/// concurrently. For tensors in CPU memory.
 ///
 ///     class Halves final : public kolo::Codec { … };  // examples/10_own_codec.cpp
 ///

@@ -76,12 +76,12 @@ struct AllreduceOptions {
   Compression compression = Compression::none();
   /// BetweenNodes is for all-reduces in CPU memory, not for reduce-scatters.
   CompressionScope compression_scope = CompressionScope::Everywhere;
-  /// Error feedback of a codec, or null: one float per element of the input, on the same device,
-  /// initialised to zeros, and used for this operation only. The residual is added to the input
-  /// before it is encoded, and replaced with the encoding error of this rank. For operations on one
-  /// tensor. In a reduce-scatter, this rank's own rows are not encoded; the residual is added to
-  /// them. With BetweenNodes, the residual has one float per element of encoded_between_nodes(), in
-  /// the same order. On one node nothing is encoded, and the residual does not change.
+  /// Error feedback of a codec, or null: one float per element of the input, initialised to zeros,
+  /// and used for this operation only. The residual is added to the input before it is encoded, and
+  /// replaced with the encoding error of this rank. For operations on one tensor. In a
+  /// reduce-scatter, this rank's own rows are not encoded; the residual is added to them. With
+  /// BetweenNodes, the residual has one float per element of encoded_between_nodes(), in the same
+  /// order. On one node nothing is encoded, and the residual does not change.
   float* residual = nullptr;
   std::string custom{};  ///< with ReduceOp::Custom: which of InitOptions::reductions
   JoinDivisor join_divisor = JoinDivisor::World;

@@ -12,9 +12,9 @@ namespace kolo {
 ///
 /// With none, fp16 and bf16, tensors are reduced in the type in which they are sent, with any
 /// algorithm. The others are codecs: each rank sends encoded pieces to the rank that adds them up,
-/// in float32, and receives the encoded sum. Codecs support Sum and Average, and every shard mode
-/// of a DistributedOptimizer; your own codecs support CPU memory only. Integers, complex numbers
-/// and worlds of one rank are never compressed. See docs/compression.md.
+/// in float32, and receives the encoded sum. Codecs support Sum and Average, in CPU memory, and
+/// every shard mode of a DistributedOptimizer. Integers, complex numbers and worlds of one rank are
+/// never compressed. See docs/compression.md.
 class Compression {
  public:
   Compression() = default;  ///< none
@@ -64,8 +64,7 @@ enum class CompressionScope : std::uint8_t {
   /// Only traffic between nodes. Within a node, tensors are reduced in full precision, 16-bit
   /// floats in float32: a node of L ranks sends 1/L of the bytes that a codec sends with Everywhere
   /// (measured in docs/compression.md). On one node nothing is compressed. For Sum and Average in
-  /// CPU memory. It is not the rule for several nodes, since codecs would then give other bits on
-  /// the CPU than on GPUs.
+  /// CPU memory.
   BetweenNodes,
 };
 

@@ -1,8 +1,7 @@
 # Tests of CUDA and NCCL. Paths are those of tests/CMakeLists.txt, which includes this file.
 
 # Drawing random elements takes most of these tests' time without optimization.
-set_source_files_properties(gpu/coding_cases.cpp gpu/conversion_cases.cpp PROPERTIES
-  COMPILE_OPTIONS -O2)
+set_source_files_properties(gpu/conversion_cases.cpp PROPERTIES COMPILE_OPTIONS -O2)
 kolo_add_test(thread_communicator_test
   SOURCES gpu/fake_thread_worlds.cpp gpu/thread_communicator_test.cpp)
 if(KOLO_CUDA)
@@ -17,7 +16,6 @@ if(KOLO_CUDA)
     runtime/api/process_set_independence_test.cpp
     runtime/api/process_set_test.cpp
     runtime/api/reduce_scatter_test.cpp
-    runtime/device/coded_exchange_test.cpp
     runtime/device/device_buffers_test.cpp
     runtime/device/device_exchange_test.cpp
     runtime/device/device_test.cpp
@@ -28,14 +26,14 @@ if(KOLO_CUDA)
   kolo_add_test(nccl_test SOURCES gpu/nccl_communicator_test.cpp gpu/nccl_types_test.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   kolo_add_test(cuda_gpu_test
-    SOURCES gpu/coding_cases.cpp gpu/conversion_cases.cpp gpu/cuda_codecs_test.cpp
-    gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp gpu/cuda_kernels_test.cpp gpu/vector_cases.cpp
+    SOURCES gpu/conversion_cases.cpp gpu/cuda_gpu_test.cpp gpu/cuda_gpus_test.cpp
+    gpu/cuda_kernels_test.cpp gpu/vector_cases.cpp
     LIBRARIES CUDA::cudart NCCL::NCCL)
   set_property(TEST nccl_test cuda_gpu_test APPEND PROPERTY LABELS gpu)
   if(NOT KOLO_SANITIZE)
     kolo_add_mpi_test(runtime_gpu_test
-      SOURCES gpu/codecs_on_gpu_test.cpp gpu/tensors_on_gpu.cpp mpi/process_sets_mpi_test.cpp
-      mpi/runtime_errors_mpi_test.cpp mpi/runtime_mpi_test.cpp mpi/runtime_over_mpi_test.cpp
+      SOURCES gpu/tensors_on_gpu.cpp mpi/process_sets_mpi_test.cpp mpi/runtime_errors_mpi_test.cpp
+      mpi/runtime_mpi_test.cpp mpi/runtime_over_mpi_test.cpp
       LIBRARIES CUDA::cudart
       TIMEOUT 900)  # a Runtime and several communicators for each test, on a GPU that ranks share
     foreach(ranks IN ITEMS 1 2 3)
@@ -44,9 +42,6 @@ if(KOLO_CUDA)
       set_property(TEST runtime_gpu_test.np${ranks} PROPERTY SKIP_RETURN_CODE 77)
     endforeach()
   endif()
-  kolo_add_test(coding_kernel_test
-    SOURCES gpu/coding_cases.cpp gpu/coding_kernel_test.cpp gpu/coding_on_cpu.cu
-    LIBRARIES CUDA::cudart)
   kolo_add_test(convert_kernel_test
     SOURCES gpu/conversion_cases.cpp gpu/convert_kernel_test.cpp gpu/convert_on_cpu.cu
     LIBRARIES CUDA::cudart)

@@ -34,14 +34,4 @@ inline std::uint64_t coded_bytes(const Compression& compression, std::size_t ele
   return elements / codec.block() * codec.payload_bytes(codec.block(), terms);
 }
 
-inline std::vector<Compression> codecs_with_gpu_kernels() {
-  const compression::Registry registry;
-  std::vector<Compression> codecs;
-  for (const TestedCodec& tested : kTestedCodecs) {
-    const Codec& codec = *registry.find_codec(tested.compression.name());
-    if (compression::Registry::format_of(codec) != nullptr) codecs.push_back(tested.compression);
-  }
-  return codecs;
-}
-
 }  // namespace kolo::test

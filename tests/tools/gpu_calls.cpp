@@ -63,7 +63,6 @@ int main() {
   const std::vector<Row> rows{
       {"`none`", kolo::Shard::None},
       {"`none`, fp16", kolo::Shard::None, kolo::Compression::fp16()},
-      {"`none`, int8", kolo::Shard::None, kolo::Compression::int8()},
       {"`optimizer`", kolo::Shard::Optimizer},
       {"`gradients`", kolo::Shard::Gradients},
       {"`full`", kolo::Shard::Full},

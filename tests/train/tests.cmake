@@ -170,8 +170,6 @@ if(TARGET kolo)
     endif()
     kolo_add_test(cuda_c10d_test
       SOURCES extras/c10d/cuda_backend_test.cpp LIBRARIES kolo_fake_cuda kolo_extras SHORT)
-    kolo_add_test(cuda_codec_test
-      SOURCES train/cuda/cuda_codec_test.cpp LIBRARIES kolo_fake_cuda kolo_extras)
   endif()
   # One rank: what is left out where no rank must be waited for, and must still convert, average and
   # wait for the program's own work.

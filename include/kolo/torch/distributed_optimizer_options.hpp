@@ -70,9 +70,9 @@ struct DistributedOptimizerOptions {
 
   // --- Compression: docs/compression.md ---
 
-  /// How gradients are compressed when they are sent. Codecs require Average or Sum, your own
-  /// codecs also CPU memory; with shard_scope = Node they encode only traffic between nodes. Sparse
-  /// gradients that a codec encodes are made dense.
+  /// How gradients are compressed when they are sent. Codecs require Average or Sum and CPU memory;
+  /// with shard_scope = Node they encode only traffic between nodes. Sparse gradients that a codec
+  /// encodes are made dense.
   Compression compression = Compression::none();
   /// BetweenNodes requires shard = None, or shard_scope = Node, where it concerns fp16 and bf16.
   CompressionScope compression_scope = CompressionScope::Everywhere;

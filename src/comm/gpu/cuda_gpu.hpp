@@ -39,12 +39,6 @@ class CudaGpu final : public Gpu {
                     DeviceStream stream) override;
   void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                     DeviceStream stream) override;
-  void encode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType from,
-              DeviceStream stream) override;
-  void decode(const DeviceCodec& codec, std::span<const CodedRun> runs, DType to, double factor,
-              DeviceStream stream) override;
-  void add_coded(const base::CodecFormat& format, const CodedInputs& inputs, float* sum,
-                 DeviceStream stream) override;
 
  private:
   int index_;

@@ -1,5 +1,6 @@
 #include "runtime/data/data_path.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -10,15 +11,16 @@
 namespace kolo::runtime {
 namespace {
 
-void check_codec(const Request& request, const Codec& codec) {
+void check_codec(const Request& request) {
   const std::string text = "compression \"" + request.compression + "\" ";
   if (request.op != ReduceOp::Average && request.op != ReduceOp::Sum) {
     throw InvalidArgument(text + "is for Average and Sum, not " + std::string(name_of(request.op)) +
                           ". Use none, fp16 or bf16.");
   }
-  if (request.device != DeviceKind::Cpu && compression::Registry::format_of(codec) == nullptr) {
-    throw InvalidArgument(text + std::string(compression::kNoGpuKernels) +
-                          ", or copy the tensor to the CPU.");
+  if (request.device != DeviceKind::Cpu) {
+    throw InvalidArgument(text +
+                          "is for tensors in CPU memory. Use none, fp16 or bf16, or copy the "
+                          "tensor to the CPU.");
   }
 }
 
@@ -97,12 +99,13 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
 
 const Codec* DataPath::codec_of(const Request& request) const {
   const Codec* const codec = choices.compressors.find_codec(request.compression);
-  const bool is_floating_tensor = request.tensors.empty() || is_floating(request.tensors[0].dtype);
-  return is_floating_tensor ? codec : nullptr;
+  const bool encodes = std::ranges::any_of(
+      request.tensors, [](const auto& tensor) { return is_floating(tensor.dtype); });
+  return encodes || request.tensors.empty() ? codec : nullptr;
 }
 
 void DataPath::check(const Request& request) const {
-  if (const Codec* const codec = codec_of(request)) check_codec(request, *codec);
+  if (codec_of(request) != nullptr) check_codec(request);
   if (request.compression_scope == CompressionScope::BetweenNodes) check_scope(request);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
   if (request.is_once_per_node() && (!has_nodes() || request.device != DeviceKind::Cpu)) {

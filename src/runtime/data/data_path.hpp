@@ -72,7 +72,7 @@ struct DataPath {
   const Algorithm& choose(Collective collective, std::size_t bytes, ReduceOp op = ReduceOp::Sum,
                           bool has_peer_buffers = false, bool shares_output = false) const;
 
-  /// The codec that encodes a reduction's tensors; null: none.
+  /// The codec that encodes tensors of a reduction; null: none.
   const Codec* codec_of(const Request& request) const;
   /// Throws InvalidArgument for unknown compressors, codecs and reductions, for requests that a
   /// codec does not support, and for shared memory of a node whose ranks cannot share memory.

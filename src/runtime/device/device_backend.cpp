@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
-#include "compression/registry.hpp"
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
@@ -52,7 +51,6 @@ struct FusedTensors {
   std::size_t count = 0;                   // elements of all
   std::vector<std::size_t> counts{};       // reduce-scatter: that each rank keeps
   ops::Range kept{};                       // by this rank
-  float* residual = nullptr;               // of a codec
 
   std::size_t staged_bytes() const { return plan.is_staged ? count * size_of(plan.wire) : 0; }
 
@@ -105,105 +103,6 @@ struct Exchange {
   const std::size_t rank;
   const std::vector<ops::Range> pieces;
 };
-
-/// Sums on GPUs through a codec. The algorithms, pieces and blocks are those of
-/// ops/allreduce_coded.cpp and ops/reduce_scatter_coded.cpp on the CPU, and so are the bits:
-///
-///   1 contribute  every rank encodes piece p of its input and sends it to rank p, for all p
-///   2 combine     rank p decodes and adds up piece p from all ranks, in rank order, in float32
-///   3 gather      rank p encodes the sum and sends it to all ranks; all decode it (all-reduce)
-///
-/// A payload's size is known beforehand, so no rank waits for a GPU. The tensor is not cut into
-/// segments: staging memory holds everything that is sent and received, and the sums of a piece in
-/// float32. There are at least two ranks.
-class CodedExchange : Exchange {
- public:
-  /// Both outlive it.
-  CodedExchange(const DevicePath& device, const FusedTensors& reduced)
-      : Exchange(device, reduced, reduced.plan.codec->block()) {}
-
-  /// Of the places in staging memory: sent, received, sum, gathered.
-  std::array<std::size_t, 4> places() const {
-    return {sum_of(payloads(input_)), (size - 1) * input_.run_bytes(longest()),
-            longest() * sizeof(float), scatters() ? 0 : sum_of(payloads(result_))};
-  }
-  Task run();
-
- private:
-  Task contribute(std::byte* sent, std::byte* received);
-  Task gather(std::byte* sum, std::byte* gathered);
-  /// Bytes of each piece's payloads.
-  std::vector<std::size_t> payloads(const comm::DeviceCodec& codec) const {
-    std::vector<std::size_t> bytes;
-    for (const ops::Range& piece : pieces) bytes.push_back(codec.run_bytes(piece.length));
-    return bytes;
-  }
-  const std::byte* input_at(ops::Range piece) const {
-    return fused.tensors.front().from + piece.begin * size_of(fused.dtype);
-  }
-  float* residual_at(ops::Range piece) const {
-    return fused.residual == nullptr ? nullptr : fused.residual + piece.begin;
-  }
-
-  const comm::DeviceCodec input_{*fused.plan.codec};
-  const comm::DeviceCodec result_{*fused.plan.codec, path.communicator.size()};
-};
-
-Task CodedExchange::run() {
-  const auto [sent, received, sum, gathered] = path.staging.take(places());
-  co_await contribute(sent, received);
-  path.gpu.add_coded(*fused.plan.codec,
-                     {.payloads = received,
-                      .ranks = path.communicator.size(),
-                      .own = path.communicator.rank(),
-                      .elements = input_at(own()),
-                      .dtype = fused.dtype,
-                      .count = own().length,
-                      .residual = scatters() ? residual_at(own()) : nullptr},
-                     reinterpret_cast<float*>(sum), path.stream);
-  if (scatters()) {
-    const comm::DeviceRun scaled{sum, fused.tensors.front().to, own().length};
-    path.gpu.convert({&scaled, 1}, {DType::Float32, fused.dtype, fused.plan.after}, path.stream);
-  } else {
-    co_await gather(sum, gathered);
-  }
-}
-
-/// A rank does not send its own piece.
-Task CodedExchange::contribute(std::byte* sent, std::byte* received) {
-  std::vector<std::size_t> sizes = payloads(input_);
-  std::vector<std::size_t> received_sizes(size, sizes[rank]);
-  sizes[rank] = received_sizes[rank] = 0;
-  std::vector<comm::CodedRun> runs;
-  std::byte* next = sent;
-  for (std::size_t peer = 0; peer < size; next += sizes[peer++]) {
-    if (peer == rank) continue;
-    const ops::Range piece = pieces[peer];
-    runs.push_back({input_at(piece), next, piece.length, residual_at(piece)});
-  }
-  path.gpu.encode(input_, runs, fused.dtype, path.stream);
-  path.traffic.add_sent(sum_of(sizes));
-  path.communicator.all_to_all(sent, sizes, received, received_sizes, DType::UInt8, path.stream);
-  co_await path.communicator;
-}
-
-Task CodedExchange::gather(std::byte* sum, std::byte* gathered) {
-  const std::vector<std::size_t> sizes = payloads(result_);
-  std::vector<comm::CodedRun> decoded;
-  std::byte* own_result = nullptr;
-  std::byte* next = gathered;
-  for (std::size_t peer = 0; peer < size; next += sizes[peer++]) {
-    if (peer == rank) own_result = next;
-    const auto [begin, length] = pieces[peer];
-    decoded.push_back({next, fused.tensors.front().to + begin * size_of(fused.dtype), length});
-  }
-  const comm::CodedRun encoded{sum, own_result, own().length, residual_at(own())};
-  path.gpu.encode(result_, {&encoded, 1}, DType::Float32, path.stream);
-  path.traffic.add_round(sum_of(sizes));
-  path.communicator.all_gather(own_result, gathered, sizes, DType::UInt8, path.stream);
-  co_await path.communicator;
-  path.gpu.decode(result_, decoded, fused.dtype, fused.plan.after, path.stream);
-}
 
 // Keeps the pieces of aligned memory aligned.
 constexpr std::size_t kPieceBytes = 256;
@@ -329,23 +228,9 @@ std::vector<std::size_t> staged_bytes_of(std::span<const FusedTensors> group) {
 
 }  // namespace
 
-/// The codec that encodes tensors of `dtype`; null: none.
-const base::CodecFormat* DeviceBackend::format_of(const Request& request, DType dtype) const {
-  if (!is_floating(dtype) || path_.communicator->size() == 1) return nullptr;
-  const Codec* const codec = path_.choices.compressors.find_codec(request.compression);
-  return codec == nullptr ? nullptr : compression::Registry::format_of(*codec);
-}
-
 DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, bool is_packed) const {
   const auto& [request, joined, items, counts] = reductions;
   const int divisor = divisor_of(*request, joined, path_.communicator->size());
-  if (const base::CodecFormat* const codec = format_of(*request, dtype)) {
-    // Sums are float32, whatever the tensor's type.
-    const ops::ReductionPlan plan =
-        ops::plan_reduction(DType::Float32, request->op, request->prescale, request->postscale,
-                            /*rank_ordered=*/true, divisor);
-    return {.codec = codec, .after = plan.reduction.prescale * plan.reduction.postscale};
-  }
   const Compressor& compressor = path_.choices.compressors.find(request->compression);
   DevicePlan plan = plan_on_device(
       *request,
@@ -366,12 +251,10 @@ DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, boo
 FusedTensors DeviceBackend::fuse(const Reductions& reductions, std::size_t first) const {
   std::span<const ReductionItem> items = std::span(reductions.items).subspan(first);
   const DType dtype = items.front().type->dtype;
-  const bool can_pack = path_.config.fusion && reductions.counts.empty() &&
-                        format_of(*reductions.request, dtype) == nullptr;
+  const bool can_pack = path_.config.fusion && reductions.counts.empty();
   items = items.first(can_pack ? fused_run(items, path_.config.fusion_bytes) : 1);
   FusedTensors fused{.plan = plan_of(reductions, dtype, items.size() > 1),
-                     .dtype = real_type(dtype),
-                     .residual = items.front().memory->residual};
+                     .dtype = real_type(dtype)};
   for (const auto& [type, memory] : items) {
     const std::size_t count = type->count() * parts_of(dtype);
     fused.tensors.push_back({memory->input, memory->output, count});
@@ -396,7 +279,7 @@ std::vector<DeviceBackend::Stage> DeviceBackend::stages_of(
     for (std::size_t first = 0; first < alike.items.size();) {
       FusedTensors fused = fuse(alike, first);
       first += fused.tensors.size();
-      if (fused.plan.codec != nullptr || fused.plan.is_direct) {
+      if (fused.plan.is_direct) {
         stages.emplace_back().push_back(std::move(fused));
         continue;
       }
@@ -415,9 +298,6 @@ std::vector<DeviceBackend::Stage> DeviceBackend::stages_of(
 
 std::size_t DeviceBackend::room_for(const Stage& stage) const {
   const FusedTensors& first = stage.front();
-  if (first.plan.codec != nullptr) {
-    return DeviceStaging::room_for(CodedExchange(device_, first).places());
-  }
   if (first.plan.is_direct) return DeviceStaging::room_for(DirectExchange(device_, first).places());
   return DeviceStaging::room_for(staged_bytes_of(stage));
 }
@@ -433,10 +313,7 @@ Task DeviceBackend::reduce(std::span<const Reductions> reductions) {
   for (const Stage& stage : stages) {
     const FusedTensors& first = stage.front();
     for (const FusedTensors& fused : stage) device_.traffic.add_packed(fused.staged_bytes());
-    if (first.plan.codec != nullptr) {
-      CodedExchange exchange(device_, first);
-      co_await exchange.run();
-    } else if (first.plan.is_direct) {
+    if (first.plan.is_direct) {
       DirectExchange exchange(device_, first);
       co_await exchange.run();
     } else {
@@ -471,7 +348,7 @@ Task DeviceBackend::reduce_group(const Stage& group) {
   const std::vector<std::byte*> places = staging_.take(staged_bytes_of(group));
   Conversions before, after;
   for (std::size_t i = 0; i < group.size(); ++i) {
-    const auto& [plan, dtype, tensors, count, counts, kept, residual] = group[i];
+    const auto& [plan, dtype, tensors, count, counts, kept] = group[i];
     const comm::DeviceConversion to_dtype{plan.wire, dtype, plan.after, plan.divisor};
     if (plan.is_staged) {
       before.add({dtype, plan.wire, plan.before}, group[i].packed_to(places[i]));

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "base/codec_format.hpp"
 #include "comm/gpu/device_communicator.hpp"
 #include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
@@ -25,11 +24,9 @@ namespace kolo::runtime {
 ///   2 they are combined as `reduction` says;
 ///   3 they are multiplied by `after`, divided by `divisor` and converted back, if that changes
 ///     anything.
-/// By direct exchange, step 2 multiplies by `before` and `after`. A sum through a codec is
-/// multiplied by `after`.
+/// By direct exchange, step 2 multiplies by `before` and `after`.
 struct DevicePlan {
   DType wire = DType::Float32;
-  const base::CodecFormat* codec = nullptr;
   bool is_direct = false;
   bool is_staged = false;
   double before = 1.0;
@@ -63,8 +60,8 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
 
 struct FusedTensors;  // one tensor, or several that are reduced as one
 
-/// Launches the collectives of an engine on its stream: through the communicator of GPUs, by direct
-/// exchange, or through a codec. Reductions that are fused or converted are packed in staging
+/// Launches the collectives of an engine on its stream: through the communicator of GPUs, or by
+/// direct exchange. Reductions that are fused or converted are packed in staging
 /// memory, with scaling in the same pass; all others run in place. What goes through the
 /// communicator is launched in one group, as are tensors that are only moved, so a batch of one
 /// dtype costs one pack, one launch and one unpack. The communicator is ready when a Task begins
@@ -94,7 +91,6 @@ class DeviceBackend final : public Backend {
   /// More staging memory than this is not worth one group less.
   static constexpr std::size_t kMostStaged = std::size_t{64} << 20;
 
-  const base::CodecFormat* format_of(const Request& request, DType dtype) const;
   DevicePlan plan_of(const Reductions& reductions, DType dtype, bool is_packed) const;
   FusedTensors fuse(const Reductions& reductions, std::size_t first) const;
   std::vector<Stage> stages_of(std::span<const Reductions> reductions) const;

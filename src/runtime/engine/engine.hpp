@@ -66,10 +66,6 @@ class Engine {
   }
   /// The ranks by nodes, for all-reduces that compress between nodes.
   ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
-  /// Whether GPUs have kernels for the codec.
-  static bool runs_on_gpus(const Codec& codec) {
-    return compression::Registry::format_of(codec) != nullptr;
-  }
   /// Whether there are several nodes, and the ranks of each can share memory.
   bool can_share_in_nodes() const { return data_.has_nodes(); }
 

@@ -82,10 +82,9 @@ std::string apply_compression_policy(const DistributedOptimizerOptions& options,
              ", and compression_scope BetweenNodes is for gradients in CPU memory. Use Everywhere.";
     }
     if (compression.codec == nullptr || !parameter.is_compressed) continue;
-    if (runtime::Engine::runs_on_gpus(*compression.codec)) continue;
     return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
-           std::string(options.compression.name()) + " " + std::string(compression::kNoGpuKernels) +
-           ".";
+           std::string(options.compression.name()) +
+           " is for gradients in CPU memory. Use none, fp16 or bf16, or a bucket hook.";
   }
   return {};
 }

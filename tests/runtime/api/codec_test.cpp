@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,7 +16,6 @@
 #include "kolo/error.hpp"
 #include "runtime/every_world.hpp"
 #include "runtime/values.hpp"
-#include "runtime/whole_codec.hpp"
 #include "support/codecs.hpp"
 
 namespace kolo::test::codec_test {
@@ -201,6 +202,13 @@ TEST(CodecErrorsTest, WhatNoCodecCanDo_RaisesOnAllRanks) {
     };
     expect_error({.op = ReduceOp::Max, .compression = Compression::int8()},
                  "\"int8\" is for Average and Sum, not Max");
+    const Tensor integers(3, DType::Int32);
+    expect_contains(text_thrown_by<InvalidArgument>([&] {
+                      grouped_allreduce(
+                          {{integers.view(), integers.view()}, {tensor.view(), tensor.view()}},
+                          {.op = ReduceOp::Min, .compression = Compression::int8()});
+                    }),
+                    "\"int8\" is for Average and Sum, not Min");
     expect_error({.compression = Compression::named("top_k:2")}, "the fraction is \"2\"");
     expect_error({.compression = Compression::named("int7")}, "one_bit");
     std::vector<float> residual(10);
@@ -219,6 +227,21 @@ TEST(CodecErrorsTest, WhatNoCodecCanDo_RaisesOnAllRanks) {
     expect_sum_works(runtime, "afterwards");
   });
 }
+
+/// A codec defined by the program: sends each element as a whole number of bytes.
+class WholeCodec final : public Codec {
+ public:
+  std::string_view name() const override { return "whole"; }
+  std::size_t block() const override { return 10; }
+  double error_bound() const override { return 0.5; }
+  std::size_t payload_bytes(std::size_t count, int) const override { return count; }
+  void encode(std::span<const float> values, int, std::byte* payload) const override {
+    for (std::size_t i = 0; i < values.size(); ++i) payload[i] = static_cast<std::byte>(values[i]);
+  }
+  void add_decoded(const std::byte* payload, int, std::span<float> values) const override {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(payload[i]);
+  }
+};
 
 TEST(OwnCodecTest, ProgramsAddTheirOwn) {
   static const WholeCodec codec;

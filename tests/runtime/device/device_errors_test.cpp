@@ -54,16 +54,40 @@ TEST_P(DeviceErrorsTest, WrongDevicesAreErrorsOnAllRanks) {
     }
     expect_contains(refused<InvalidArgument>(right, on_cpu.view()),
                     "the input and the output are on different devices");
-    expect_contains(
-        refused<InvalidArgument>(right, right, {.op = ReduceOp::Custom, .custom = "any"}),
-        "runs on CPU memory only");
-    TensorView bits = right;
-    bits.dtype = DType::Int32;
-    expect_contains(refused<InvalidArgument>(bits, bits, {.op = ReduceOp::BitXor}),
-                    "BitXor of int32 runs on CPU memory only");
     program.write(memory, 8, 1.0F);
     allreduce(right, right, {.op = ReduceOp::Sum, .name = "x", .stream = program.stream()});
     EXPECT_EQ(program.read(memory, 8), std::vector<float>(8, static_cast<float>(size())));
+  });
+}
+
+/// Also if the last rank alone asks for it.
+TEST_P(DeviceErrorsTest, WhatIsForCpuMemoryIsAnErrorOnAllRanks) {
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    GpuProgram program(world);
+    const auto memory = program.allocate(8);
+    const TensorView floats = program.view(memory, 8);
+    TensorView integers = floats;
+    integers.dtype = DType::Int32;
+    const bool is_last = runtime.rank() == size() - 1;
+    const std::string codec = "compression \"int8\" is for tensors in CPU memory. Use none, fp16";
+    const AllreduceOptions coded{.compression = Compression::int8()};
+    for (const bool may_ask : {true, is_last}) {
+      const auto expect_refused = [&](const TensorView& view, const AllreduceOptions& options,
+                                      const std::string& part) {
+        const std::string text =
+            refused<InvalidArgument>(view, view, may_ask ? options : AllreduceOptions{});
+        expect_contains(text, "allreduce 'x'");
+        expect_contains(text, part);
+      };
+      expect_refused(floats, {.op = ReduceOp::Custom, .custom = "any"}, "runs on CPU memory only");
+      expect_refused(integers, {.op = ReduceOp::BitXor}, "BitXor of int32 runs on CPU memory only");
+      expect_refused(floats, coded, codec);
+    }
+    expect_contains(text_thrown_by<InvalidArgument>([&] {
+                      grouped_allreduce({{integers, integers}, {floats, floats}}, coded);
+                    }),
+                    codec);
+    expect_sum_of_ones(program, runtime.world());
   });
 }
 

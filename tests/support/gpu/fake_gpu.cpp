@@ -12,9 +12,7 @@
 #include "kolo/error.hpp"
 #include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
-#include "ops/kernels/coded_table.hpp"
 #include "support/gpu/fake_arithmetic.hpp"
-#include "support/gpu/fake_coding.hpp"
 #include "support/gpu/fake_device_communicator.hpp"
 
 namespace kolo::test {
@@ -138,49 +136,6 @@ void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, do
               ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
             }
           }});
-}
-
-void FakeGpu::encode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs,
-                     DType from, comm::DeviceStream stream) {
-  ops::check_encoding(runs, from);
-  FakeKernel kernel{.name = "encode " + std::string(name_of(from))};
-  for (const comm::CodedRun& run : runs) {
-    kernel.reads.emplace_back(run.from, run.count * size_of(from));
-    kernel.writes.emplace_back(run.to, codec.run_bytes(run.count));
-    if (run.residual != nullptr) kernel.writes.push_back(range_of(run.residual, run.count));
-  }
-  kernel.run = [codec, from, runs = std::vector(runs.begin(), runs.end())] {
-    for (const comm::CodedRun& run : runs) encode_run(codec, run, from);
-  };
-  launch(stream, std::move(kernel));
-}
-
-void FakeGpu::decode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs, DType to,
-                     double factor, comm::DeviceStream stream) {
-  ops::check_decoding(runs, to);
-  FakeKernel kernel{.name = "decode " + std::string(name_of(to))};
-  for (const comm::CodedRun& run : runs) {
-    kernel.reads.emplace_back(run.from, codec.run_bytes(run.count));
-    kernel.writes.emplace_back(run.to, run.count * size_of(to));
-  }
-  kernel.run = [codec, to, factor, runs = std::vector(runs.begin(), runs.end())] {
-    for (const comm::CodedRun& run : runs) decode_run(codec, run, to, factor);
-  };
-  launch(stream, std::move(kernel));
-}
-
-void FakeGpu::add_coded(const base::CodecFormat& format, const comm::CodedInputs& inputs,
-                        float* sum, comm::DeviceStream stream) {
-  ops::check_coded_inputs(inputs);
-  const std::size_t others = static_cast<std::size_t>(inputs.ranks - 1);
-  const std::size_t bytes = comm::DeviceCodec{format}.run_bytes(inputs.count);
-  FakeKernel kernel{.name = "sum of payloads",
-                    .reads = {ByteRange(inputs.payloads, others * bytes),
-                              ByteRange(inputs.elements, inputs.count * size_of(inputs.dtype))},
-                    .writes = {range_of(sum, inputs.count)},
-                    .run = [format, inputs, sum] { add_coded_inputs(format, inputs, sum); }};
-  if (inputs.residual != nullptr) kernel.writes.push_back(range_of(inputs.residual, inputs.count));
-  launch(stream, std::move(kernel));
 }
 
 std::shared_ptr<comm::Gpu> FakeGpus::open(int index) {

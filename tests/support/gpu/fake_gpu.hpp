@@ -60,12 +60,6 @@ class FakeGpu final : public comm::Gpu {
                     comm::DeviceStream stream) override;
   void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
                     comm::DeviceStream stream) override;
-  void encode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs, DType from,
-              comm::DeviceStream stream) override;
-  void decode(const comm::DeviceCodec& codec, std::span<const comm::CodedRun> runs, DType to,
-              double factor, comm::DeviceStream stream) override;
-  void add_coded(const base::CodecFormat& format, const comm::CodedInputs& inputs, float* sum,
-                 comm::DeviceStream stream) override;
 
  private:
   void launch(comm::DeviceStream stream, FakeKernel kernel);

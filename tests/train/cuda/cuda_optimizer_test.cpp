@@ -237,4 +237,20 @@ TEST(CudaOptimizerErrorTest, ParametersOnTwoDevices_AreRefused) {
   });
 }
 
+TEST(CudaOptimizerErrorTest, WhatIsForCpuMemory_IsRefused) {
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    const auto text_of = [&](const DistributedOptimizer::Options& options) {
+      return text_thrown_by<InvalidArgument>(
+          [&] { const CudaTraining training(rank, Algorithm::Sgd, options); });
+    };
+    DistributedOptimizer::Options options = options_of(rank, Shard::Full);
+    options.compression = Compression::top_k(0.1);
+    const std::string text = text_of(options);
+    expect_contains(text, "'0.weight': it lies on cuda:");
+    expect_contains(text, "compression top_k:0.1 is for gradients in CPU memory. Use none, fp16");
+    options.compression_policy = [](const auto&, const auto&) { return false; };
+    const CudaTraining training(rank, Algorithm::Sgd, options);
+  });
+}
+
 }  // namespace kolo::test::cuda_optimizer_test

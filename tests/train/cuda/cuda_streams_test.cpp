@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "kolo/extras/power_sgd.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "train/cuda/cuda_training.hpp"
 
@@ -141,6 +142,29 @@ TEST(CudaOptimizerHookTest, Hook_ReducesBucketsInItsOwnWay) {
     for (int step = 0; step < kSteps; ++step) training.step(rank, step);
     expect_close(training, expected);
   });
+}
+
+TEST(CudaOptimizerHookTest, PowerSgd_ReducesSmallMatricesAsOnTheCpu) {
+  for (const int ranks : {2, 3}) {
+    run_cuda_ranks(ranks, [&](CudaRank& rank) {
+      const at::Tensor weight = torch::zeros({24, 20}, rank.options()).requires_grad_();
+      torch::optim::SGD sgd({weight}, torch::optim::SGDOptions(1.0));
+      DistributedOptimizer optimizer(sgd, {{"weight", weight}}, options_of(rank, Shard::None));
+      const PowerSgd power_sgd({.rank = 2, .start_step = 0, .process_set = &rank.world()});
+      optimizer.register_bucket_hook(power_sgd.hook());
+      // A matrix of rank 1, so two columns can represent it exactly.
+      const at::Tensor column = torch::arange(1, 25, at::kFloat).unsqueeze(1);
+      const at::Tensor row = torch::arange(1, 21, at::kFloat).unsqueeze(0) / 100;
+      const at::Tensor gradient = (column * row * (rank.rank() + 1)).to(rank.device());
+      for (int step = 1; step <= 3; ++step) {
+        optimizer.zero_grad();
+        (weight * gradient).sum().backward();
+        optimizer.step();
+        EXPECT_TRUE(at::allclose(weight.detach().cpu(), -column * row * step * (ranks + 1) / 2.0,
+                                 1e-3, 1e-4));
+      }
+    });
+  }
 }
 
 }  // namespace kolo::test::cuda_streams_test
