@@ -13,9 +13,9 @@ namespace kolo {
 /// only.
 ///
 /// Average divides the sum by the size of the process set; for integers it truncates toward zero.
-/// BitAnd, BitOr and BitXor are for integers and Bool, in CPU memory. Bool supports these, Min
-/// (logical and), Max (logical or) and Custom. Complex types support all except Min, Max and the
-/// bitwise ones, and on GPUs also not Product; their scales are real.
+/// BitAnd, BitOr and BitXor are for integers and Bool. Bool supports these, Min (logical and), Max
+/// (logical or) and Custom. Complex types support all except Min, Max and the bitwise ones; their
+/// scales are real. Bitwise reductions, Adasum, Custom and complex Products run in CPU memory only.
 ///
 /// Adasum (Maleki et al., "Scaling distributed training with adaptive summation", 2020) combines
 /// vectors a and b into a (1 - a·b / 2|a|²) + b (1 - a·b / 2|b|²): their sum if they are

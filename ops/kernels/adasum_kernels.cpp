@@ -128,7 +128,7 @@ DotProducts add(const DotProducts& one, const DotProducts& other) {
 PairWeights pair_weights(const DotProducts& products) {
   const auto shift = static_cast<int>(products.b_exponent - products.a_exponent);
   const auto weight = [&](double square, int exponent) {
-    return 1.0 - std::ldexp(adasum_fraction(products.ab, square), exponent);
+    return square <= 0 ? 1.0 : 1.0 - std::ldexp(products.ab / (2 * square), exponent);
   };
   return {weight(products.aa, shift), weight(products.bb, -shift)};
 }

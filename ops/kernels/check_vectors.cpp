@@ -8,9 +8,8 @@
 
 namespace kolo::ops {
 
-void check_vectors(std::string_view what, const comm::DeviceVectors& vectors) {
-  const std::string text =
-      "GPU " + std::string(what) + " of " + std::string(name_of(vectors.dtype)) + ": expected ";
+void check_vectors(const comm::DeviceVectors& vectors) {
+  const std::string text = "GPU sum of " + std::string(name_of(vectors.dtype)) + ": expected ";
   if (!is_floating(vectors.dtype)) throw InvalidArgument(text + "a floating type");
   if (std::bit_cast<std::uintptr_t>(vectors.first) % size_of(vectors.dtype) != 0) {
     throw InvalidArgument(text + "addresses of elements, got vectors that lie between them");

@@ -2,7 +2,6 @@
 # relative.
 
 kolo_add_test(comm_test SOURCES
-  ops/adasum_weights_test.cpp
   ops/convert_table_test.cpp
   comm/fake_world_test.cpp
   comm/peer_liveness_test.cpp

@@ -16,31 +16,14 @@ class VectorsOnGpu final : public test::VectorOperations {
  public:
   VectorsOnGpu(Gpu& gpu, DeviceStream stream) : gpu_(gpu), stream_(stream) {}
 
-  void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to) override {
+  void add_up(const DeviceVectors& vectors, DeviceFactors factors, std::byte* to) override {
     const Uploaded uploaded(gpu_, vectors);
-    const auto count = static_cast<std::size_t>(vectors.vectors);
     const std::size_t bytes = vectors.count * size_of(vectors.dtype);
     const std::size_t offset = offset_of(to);
     const auto result = gpu_.allocate(offset + bytes);
-    const auto each = gpu_.allocate(count * sizeof(double));
-    if (weights.each != nullptr) {
-      copy(each.get(), weights.each, count * sizeof(double));
-      weights.each = reinterpret_cast<const double*>(each.get());
-    }
-    gpu_.add_up(uploaded.vectors, weights, result.get() + offset, stream_);
+    gpu_.add_up(uploaded.vectors, factors, result.get() + offset, stream_);
     KOLO_CUDA_TRY(cudaStreamSynchronize(stream_));
     copy(to, result.get() + offset, bytes);
-  }
-
-  void multiply_all(const DeviceVectors& vectors, std::span<double> products) override {
-    const Uploaded uploaded(gpu_, vectors);
-    const std::size_t parts = dot_product_parts(vectors.vectors);
-    const auto result = gpu_.allocate(products.size_bytes());
-    const auto partial = gpu_.allocate(parts * products.size_bytes());
-    gpu_.multiply_all(uploaded.vectors, reinterpret_cast<double*>(result.get()),
-                      reinterpret_cast<double*>(partial.get()), stream_);
-    KOLO_CUDA_TRY(cudaStreamSynchronize(stream_));
-    copy(products.data(), result.get(), products.size_bytes());
   }
 
  private:
@@ -81,32 +64,6 @@ TEST_F(CudaGpuTest, ConvertsMoreRunsThanOneLaunchTakes) {
 TEST_F(CudaGpuTest, AddsUpVectorsInOrder) {
   VectorsOnGpu operations(*gpu_, stream_.get());
   test::expect_added_up_in_order(operations);
-}
-
-TEST_F(CudaGpuTest, MultipliesAllPairsOfVectors) {
-  VectorsOnGpu operations(*gpu_, stream_.get());
-  test::expect_multiplied(operations);
-}
-
-TEST_F(CudaGpuTest, WeighsManyMatricesForAdasum) {
-  constexpr int kMatrices = 100;
-  std::vector<double> products;
-  for (int i = 0; i < kMatrices; ++i) {
-    const double ab = i % 5 - 2;
-    products.insert(products.end(), {10.0 + i, ab, ab, 6.0});
-  }
-  const auto matrices = upload(std::as_bytes(std::span(products)));
-  const auto weights = gpu_->allocate(2 * kMatrices * sizeof(double));
-  gpu_->weigh_adasum(reinterpret_cast<const double*>(matrices.get()), kMatrices, 2,
-                     reinterpret_cast<double*>(weights.get()), stream_.get());
-  synchronize();
-  std::vector<double> got(2 * kMatrices);
-  test::copy_bytes(got.data(), weights.get(), got.size() * sizeof(double));
-  for (std::size_t i = 0; i < kMatrices; ++i) {
-    const double ab = products[4 * i + 1];
-    EXPECT_DOUBLE_EQ(got[2 * i], 1 - ab / (2 * products[4 * i])) << i;
-    EXPECT_DOUBLE_EQ(got[2 * i + 1], 1 - ab / 12) << i;
-  }
 }
 
 TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {

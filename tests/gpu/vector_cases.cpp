@@ -1,6 +1,5 @@
 #include "gpu/vector_cases.hpp"
 
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -79,36 +78,14 @@ struct Memory {
 void expect_added_up_in_order(VectorOperations& operations) {
   for_each_case([&](const Case& item) {
     const Memory memory(item);
-    std::vector<double> each;
-    for (int v = 0; v < item.vectors; ++v) each.push_back(1.0 / (v + 1) - 0.3);
-    for (const bool is_weighted : {false, true}) {
+    for (const comm::DeviceFactors factors :
+         {comm::DeviceFactors{}, comm::DeviceFactors{1.0 / 3, 0.7}}) {
       const std::size_t size = size_of(item.dtype);
       Buffer expected((item.offset + item.count + 16) * size, kUntouched);
       Buffer got = expected;
-      const comm::DeviceWeights factors{1.0 / 3, is_weighted ? each.data() : nullptr,
-                                        is_weighted ? 0.7 : 1.0};
       add_up_vectors(memory.vectors, factors, expected.data() + item.offset * size);
       operations.add_up(memory.vectors, factors, got.data() + item.offset * size);
-      ASSERT_EQ(got, expected) << item.text() << (is_weighted ? ", weights" : "");
-    }
-  });
-}
-
-void expect_multiplied(VectorOperations& operations) {
-  for_each_case([&](const Case& item) {
-    const Memory memory(item);
-    const auto n = static_cast<std::size_t>(item.vectors);
-    std::vector<double> expected(n * n);
-    std::vector<double> got(n * n, std::nan(""));
-    std::vector<double> again(n * n, std::nan(""));
-    multiply_vectors(memory.vectors, expected.data());
-    operations.multiply_all(memory.vectors, got);
-    operations.multiply_all(memory.vectors, again);
-    ASSERT_EQ(got, again) << item.text();
-    for (std::size_t i = 0; i < n * n; ++i) {
-      const double scale = std::sqrt(expected[i / n * (n + 1)] * expected[i % n * (n + 1)]);
-      ASSERT_NEAR(got[i], expected[i], 1e-12 * scale) << item.text() << ", pair " << i;
-      ASSERT_EQ(got[i], got[i % n * n + i / n]) << item.text() << ", pair " << i;
+      ASSERT_EQ(got, expected) << item.text() << ", after " << factors.after;
     }
   });
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 
 #include "comm/gpu/gpu.hpp"
 
@@ -12,15 +11,12 @@ class VectorOperations {
  public:
   virtual ~VectorOperations() = default;
 
-  virtual void add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights,
+  virtual void add_up(const comm::DeviceVectors& vectors, comm::DeviceFactors factors,
                       std::byte* to) = 0;
-  virtual void multiply_all(const comm::DeviceVectors& vectors, std::span<double> products) = 0;
 };
 
 /// All floating dtypes, several numbers of vectors, odd lengths and addresses, with and without
-/// weights. Expects the bits of the CPU's conversions and sums, and no change around the results.
+/// factors. Expects the bits of the CPU's conversions and sums, and no change around the results.
 void expect_added_up_in_order(VectorOperations& operations);
-/// The dot products of all pairs; twice, with equal bits.
-void expect_multiplied(VectorOperations& operations);
 
 }  // namespace kolo::test

@@ -9,9 +9,8 @@ class VectorsOnCpu final : public VectorOperations {
  public:
   explicit VectorsOnCpu(std::uint64_t blocks) : blocks_(blocks) {}
 
-  void add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights,
+  void add_up(const comm::DeviceVectors& vectors, comm::DeviceFactors factors,
               std::byte* to) override;
-  void multiply_all(const comm::DeviceVectors& vectors, std::span<double> products) override;
 
  private:
   std::uint64_t blocks_;

@@ -45,8 +45,8 @@ inline void expect_all_work(ProcessSet& set) {
   floats.expect(sum, "floats of a group");
   integers.expect(sum, "integers of a group");
 
-  Tensor alike(9);
-  Tensor apart(9);  // orthogonal to those of the other members
+  Tensor alike = on_cpu(DType::Float32, {9});
+  Tensor apart = on_cpu(DType::Float32, {9});  // orthogonal to those of the other members
   alike.fill([](std::size_t i) { return static_cast<double>(i) - 3; });
   apart.fill([&](std::size_t i) {
     const bool is_own =

@@ -164,8 +164,8 @@ inline void expect_adasum(const Active& active) {
   const auto owner = [&](std::size_t i) {
     return static_cast<int>(i % static_cast<std::size_t>(set.size()));
   };
-  Tensor alike(23);
-  Tensor apart(23);
+  Tensor alike = on_cpu(DType::Float32, {23});
+  Tensor apart = on_cpu(DType::Float32, {23});
   alike.fill([](std::size_t i) { return static_cast<double>(i) - 9; });
   apart.fill(
       [&](std::size_t i) { return owner(i) == set.rank() ? static_cast<double>(i) + 1 : 0.0; });

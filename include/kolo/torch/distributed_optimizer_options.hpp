@@ -37,9 +37,9 @@ struct LocalSgd {
 struct DistributedOptimizerOptions {
   // --- Reduction ---
 
-  /// How gradients are reduced over ranks: Average, Sum or Adasum. Adasum combines the gradients of
-  /// each parameter; Horovod's optimizer combines the wrapped optimizer's updates instead. For
-  /// plain SGD the two are the same.
+  /// How gradients are reduced over ranks: Average, Sum or, on CPUs, Adasum. Adasum combines the
+  /// gradients of each parameter; Horovod's optimizer combines the wrapped optimizer's updates
+  /// instead. For plain SGD the two are the same.
   ReduceOp op = ReduceOp::Average;
   /// f > 0: gradients are multiplied by 1/f before the reduction and by f after it. With Average
   /// only.

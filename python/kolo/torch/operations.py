@@ -118,9 +118,10 @@ def allreduce(tensor, average=None, name=None, compression=Compression.none, op=
               prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set):
     """Combines tensors of all ranks element by element; every rank gets the result.
 
-    op: Average (the default), Sum, Min, Max, Product or Adasum, which runs on any number of ranks
-    and on process sets, too; average, its former name, is True for Average, False for Sum. Means of
-    integers are truncated. prescale_factor multiplies every input, postscale_factor the result.
+    op: Average (the default), Sum, Min, Max, Product or, in CPU memory, Adasum, which runs on any
+    number of ranks and on process sets, too; average, its former name, is True for Average, False
+    for Sum. Means of integers are truncated. prescale_factor multiplies every input,
+    postscale_factor the result.
     """
     return _reduce(_start.allreduce_async, tensor, compression, average, op, prescale_factor,
                    postscale_factor, name, process_set)

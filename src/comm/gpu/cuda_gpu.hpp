@@ -33,12 +33,8 @@ class CudaGpu final : public Gpu {
                DeviceStream stream) override;
   void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
             DeviceStream stream) override;
-  void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+  void add_up(const DeviceVectors& vectors, DeviceFactors factors, std::byte* to,
               DeviceStream stream) override;
-  void multiply_all(const DeviceVectors& vectors, double* products, double* partial,
-                    DeviceStream stream) override;
-  void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                    DeviceStream stream) override;
 
  private:
   int index_;

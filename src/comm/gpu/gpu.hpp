@@ -61,18 +61,10 @@ struct DeviceVectors {
 };
 
 /// Factors of a sum of vectors.
-struct DeviceWeights {
+struct DeviceFactors {
   double before = 1.0;
-  const double* each = nullptr;  ///< on the GPU, one for each vector; null: 1
   double after = 1.0;
 };
-
-/// Number of partial matrices of multiply_all. Few vectors are divided into many parts to keep the
-/// GPU busy; many vectors have enough pairs for that.
-constexpr std::size_t dot_product_parts(int vectors) {
-  const auto count = static_cast<std::size_t>(vectors);
-  return 1 + 8192 / (count * count + 16);
-}
 
 /// A GPU. Calls with a stream launch their work there and return; no call waits for the GPU. Any
 /// thread may call, one at a time on each stream. All calls throw BackendError.
@@ -120,21 +112,12 @@ class Gpu {
   virtual void fill(std::byte* to, std::size_t count, DType dtype, const Scalar& element,
                     DeviceStream stream) = 0;
 
-  /// Operations on vectors. Throw InvalidArgument, before anything is launched, for a type that is
-  /// not floating and for misaligned vectors.
-
-  /// to[i] = after · Σ before · each[v] · v[i], summed in the order of the vectors: in float64
-  /// with `each`, otherwise in float32, or float64 for float64. Products are rounded, as on CPUs.
-  /// `to` overlaps none of the vectors.
-  virtual void add_up(const DeviceVectors& vectors, DeviceWeights weights, std::byte* to,
+  /// to[i] = after · Σ before · v[i], summed in the order of the vectors: in float32, or float64
+  /// for float64. Products are rounded, as on CPUs. `to` overlaps none of the vectors. Throws
+  /// InvalidArgument, before anything is launched, for a type that is not floating and for
+  /// misaligned vectors.
+  virtual void add_up(const DeviceVectors& vectors, DeviceFactors factors, std::byte* to,
                       DeviceStream stream) = 0;
-  /// products[a · vectors + b] = the dot product of vectors a and b in float64, with the same bits
-  /// in every run. `partial` has room for dot_product_parts matrices.
-  virtual void multiply_all(const DeviceVectors& vectors, double* products, double* partial,
-                            DeviceStream stream) = 0;
-  /// Adasum's weights of the vectors for each of `matrices` matrices of dot products.
-  virtual void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                            DeviceStream stream) = 0;
 };
 
 /// Sets what makes another allocator of the process, such as LibTorch's, return the memory of the

@@ -89,7 +89,8 @@ void check_reduction(Operation& operation, const TensorView& tensor,
                                       std::string(name_of(dtype)) + ". Use Sum or Average.");
   }
   const bool is_complex_product = is_complex(dtype) && options.op == ReduceOp::Product;
-  const bool is_cpu_only = options.op == ReduceOp::Custom || is_bits || is_complex_product;
+  const bool is_cpu_only = options.op == ReduceOp::Custom || options.op == ReduceOp::Adasum ||
+                           is_bits || is_complex_product;
   if (tensor.device.kind == DeviceKind::Cuda && is_cpu_only) {
     add_invalid_reason(operation, op + " of " + std::string(name_of(dtype)) +
                                       " runs on CPU memory only. Copy the tensor to the CPU.");

@@ -16,8 +16,7 @@ namespace kolo::runtime {
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation) {
   DevicePlan on_device;
   const bool is_sum = request.op == ReduceOp::Sum || request.op == ReduceOp::Average;
-  on_device.is_direct = request.op == ReduceOp::Adasum ||
-                        (situation.prefers_direct && is_sum && is_floating(situation.payload));
+  on_device.is_direct = situation.prefers_direct && is_sum && is_floating(situation.payload);
   const ops::ReductionPlan plan =
       ops::plan_reduction(situation.payload, request.op, request.prescale, request.postscale,
                           /*rank_ordered=*/on_device.is_direct, situation.size);
@@ -78,36 +77,10 @@ struct FusedTensors {
 
 namespace {
 
-std::size_t sum_of(std::span<const std::size_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-}
-
-/// A reduction in which each rank combines one piece of the elements, cut at multiples of `unit`.
-struct Exchange {
-  Exchange(const DevicePath& device, const FusedTensors& reduced, std::size_t unit)
-      : path(device),
-        fused(reduced),
-        size(static_cast<std::size_t>(path.communicator.size())),
-        rank(static_cast<std::size_t>(path.communicator.rank())),
-        pieces(scatters() ? ops::ranges_of(fused.counts)
-                          : ops::pieces_of(fused.count, path.communicator.size(), unit)) {}
-
-  /// Whether each rank keeps its piece alone.
-  bool scatters() const { return !fused.counts.empty(); }
-  ops::Range own() const { return pieces[rank]; }
-  std::size_t longest() const { return ops::longest_of(pieces); }
-
-  const DevicePath& path;
-  const FusedTensors& fused;
-  const std::size_t size;
-  const std::size_t rank;
-  const std::vector<ops::Range> pieces;
-};
-
 // Keeps the pieces of aligned memory aligned.
 constexpr std::size_t kPieceBytes = 256;
 
-/// Reductions on GPUs by direct exchange, as ops/allreduce_direct.cpp does them on the CPU:
+/// Sums on GPUs by direct exchange, as ops/allreduce_direct.cpp does them on the CPU:
 ///
 ///   1 contribute  every rank sends piece p of its elements to rank p, for all p
 ///   2 combine     rank p sums piece p of all ranks, in rank order, in float32 or float64
@@ -117,107 +90,58 @@ constexpr std::size_t kPieceBytes = 256;
 /// number of nodes, and the same as in rank order on the CPU. A rank sends 2 (n-1)/n times the
 /// elements, as in a ring. Staging memory holds n times the longest piece, and all elements if they
 /// are packed.
-///
-/// Adasum of a tensor is a weighted sum (see ops::AdasumWeights). Between 1 and 2 each rank
-/// computes the dot products of the pieces that it has received, and those of all ranks are summed.
-class DirectExchange : Exchange {
+class DirectExchange {
  public:
   /// Both outlive it.
   DirectExchange(const DevicePath& device, const FusedTensors& reduced)
-      : Exchange(device, reduced, kPieceBytes / size_of(reduced.plan.wire)) {}
+      : path_(device), fused_(reduced) {}
 
-  /// Of the places in staging memory: received, packed; Adasum's matrices of dot products, weights,
-  /// partial matrices.
-  std::array<std::size_t, 5> places() const {
-    const std::size_t weights = is_adasum() ? size * sizeof(double) : 0;
-    return {longest() * size * element_, fused.staged_bytes(),
-            fused.tensors.size() * weights * size, fused.tensors.size() * weights,
-            comm::dot_product_parts(path.communicator.size()) * weights * size};
+  /// Of the places in staging memory: received, packed.
+  std::array<std::size_t, 2> places() const {
+    return {ops::longest_of(pieces_) * size_ * element_, fused_.staged_bytes()};
   }
   Task run();
 
  private:
-  bool is_adasum() const { return plan_.reduction.op == ReduceOp::Adasum; }
-  template <class Work>
-  void for_each_part(Work work) const;
-  comm::DeviceVectors vectors_of(ops::Range range) const;
-  void add_up(ops::Range range, const double* weights);
-  Task combine_adasum(double* products, double* weights, double* partial);
+  /// Whether each rank keeps its piece alone.
+  bool scatters() const { return !fused_.counts.empty(); }
 
-  const DevicePlan& plan_ = fused.plan;
+  const DevicePath& path_;
+  const FusedTensors& fused_;
+  const DevicePlan& plan_ = fused_.plan;
   const std::size_t element_ = size_of(plan_.wire);
-  std::byte* received_ = nullptr;
-  std::byte* result_ = nullptr;  // of this rank's piece
+  const std::size_t size_ = static_cast<std::size_t>(path_.communicator.size());
+  const std::vector<ops::Range> pieces_ =
+      scatters() ? ops::ranges_of(fused_.counts)
+                 : ops::pieces_of(fused_.count, path_.communicator.size(), kPieceBytes / element_);
 };
 
 Task DirectExchange::run() {
-  const auto [received, packed, products, weights, partial] = path.staging.take(places());
-  const std::byte* input = fused.tensors.front().from;
-  std::byte* output = fused.tensors.front().to;
+  const auto [received, packed] = path_.staging.take(places());
+  const std::byte* input = fused_.tensors.front().from;
+  std::byte* output = fused_.tensors.front().to;
   if (plan_.is_staged) {
-    path.gpu.convert(fused.packed_to(packed), {fused.dtype, plan_.wire}, path.stream);
+    path_.gpu.convert(fused_.packed_to(packed), {fused_.dtype, plan_.wire}, path_.stream);
     input = output = packed;
   }
-  received_ = received;
-  result_ = scatters() && !plan_.is_staged ? output : output + own().begin * element_;
+  const ops::Range own = pieces_[static_cast<std::size_t>(path_.communicator.rank())];
+  std::byte* const result = scatters() && !plan_.is_staged ? output : output + own.begin * element_;
   std::vector<std::size_t> counts;
-  for (const ops::Range& piece : pieces) counts.push_back(piece.length);
-  path.traffic.add_round(fused.count * element_);
-  path.communicator.all_to_all(input, counts, received,
-                               std::vector<std::size_t>(size, own().length), plan_.wire,
-                               path.stream);
-  co_await path.communicator;
-  if (is_adasum()) {
-    co_await combine_adasum(reinterpret_cast<double*>(products), reinterpret_cast<double*>(weights),
-                            reinterpret_cast<double*>(partial));
-  } else {
-    add_up(own(), nullptr);
-  }
+  for (const ops::Range& piece : pieces_) counts.push_back(piece.length);
+  path_.traffic.add_round(fused_.count * element_);
+  path_.communicator.all_to_all(input, counts, received,
+                                std::vector<std::size_t>(size_, own.length), plan_.wire,
+                                path_.stream);
+  co_await path_.communicator;
+  path_.gpu.add_up({received, plan_.wire, own.length, own.length, path_.communicator.size()},
+                   {plan_.before, plan_.after}, result, path_.stream);
   if (!scatters()) {
-    path.traffic.add_round(fused.count * element_);
-    path.communicator.all_gather(result_, output, counts, plan_.wire, path.stream);
-    co_await path.communicator;
+    path_.traffic.add_round(fused_.count * element_);
+    path_.communicator.all_gather(result, output, counts, plan_.wire, path_.stream);
+    co_await path_.communicator;
   }
   if (!plan_.is_staged) co_return;
-  path.gpu.convert(fused.unpacked_from(packed), {plan_.wire, fused.dtype}, path.stream);
-}
-
-Task DirectExchange::combine_adasum(double* products, double* weights, double* partial) {
-  const std::size_t elements = fused.tensors.size() * size * size;
-  path.gpu.fill(reinterpret_cast<std::byte*>(products), elements, DType::Float64, comm::Scalar{},
-                path.stream);
-  for_each_part([&](std::size_t i, ops::Range range) {
-    path.gpu.multiply_all(vectors_of(range), products + i * size * size, partial, path.stream);
-  });
-  path.traffic.add_round(2 * elements * sizeof(double));
-  path.communicator.all_reduce(products, products, elements, DType::Float64, {}, path.stream);
-  co_await path.communicator;
-  path.gpu.weigh_adasum(products, static_cast<int>(fused.tensors.size()), path.communicator.size(),
-                        weights, path.stream);
-  for_each_part([&](std::size_t i, ops::Range range) { add_up(range, weights + i * size); });
-}
-
-/// Calls `work(i, range)` for each tensor i that has elements in this rank's piece.
-template <class Work>
-void DirectExchange::for_each_part(Work work) const {
-  std::size_t tensor_begin = 0;
-  for (std::size_t i = 0; i < fused.tensors.size(); ++i) {
-    const std::size_t tensor_end = tensor_begin + fused.tensors[i].count;
-    const std::size_t begin = std::max(tensor_begin, own().begin);
-    const std::size_t end = std::min(tensor_end, own().begin + own().length);
-    if (begin < end) work(i, ops::Range{begin, end - begin});
-    tensor_begin = tensor_end;
-  }
-}
-
-comm::DeviceVectors DirectExchange::vectors_of(ops::Range range) const {
-  return {received_ + (range.begin - own().begin) * element_, plan_.wire, range.length,
-          own().length, path.communicator.size()};
-}
-
-void DirectExchange::add_up(ops::Range range, const double* weights) {
-  path.gpu.add_up(vectors_of(range), {plan_.before, weights, plan_.after},
-                  result_ + (range.begin - own().begin) * element_, path.stream);
+  path_.gpu.convert(fused_.unpacked_from(packed), {plan_.wire, fused_.dtype}, path_.stream);
 }
 
 std::vector<std::size_t> staged_bytes_of(std::span<const FusedTensors> group) {
@@ -406,7 +330,8 @@ void DeviceBackend::launch_move(Collective collective, const CollectiveCall& cal
     default: {
       const std::span<const std::size_t> sent = call.send_counts;
       const auto own = static_cast<std::size_t>(communicator.rank());
-      device_.traffic.add_sent((sum_of(sent) - sent[own]) * size_of(call.dtype));
+      const std::size_t all = std::accumulate(sent.begin(), sent.end(), std::size_t{0});
+      device_.traffic.add_sent((all - sent[own]) * size_of(call.dtype));
       communicator.all_to_all(call.input, sent, call.output, call.receive_counts, call.dtype,
                               device_.stream);
     }

@@ -49,12 +49,12 @@ struct DeviceSituation {
   bool prefers_direct = false;  ///< sum floating types in rank order
 };
 
-/// Plans a reduction other than Custom. The communicator scales floating-point sums that are not
-/// staged while it combines them. With a single rank (see DeviceReduction) and with `only_adds`
-/// they are scaled afterwards; but with `only_adds` and several ranks, float16 and what the program
-/// prescales are staged, since the sum might overflow. Staged ones are scaled in float32 while they
-/// are copied. int16, which NCCL cannot reduce, is sent as int32. Averages follow
-/// ops::plan_reduction. Adasum is always direct.
+/// Plans a reduction other than Custom and Adasum. The communicator scales floating-point sums that
+/// are not staged while it combines them. With a single rank (see DeviceReduction) and with
+/// `only_adds` they are scaled afterwards; but with `only_adds` and several ranks, float16 and what
+/// the program prescales are staged, since the sum might overflow. Staged ones are scaled in
+/// float32 while they are copied. int16, which NCCL cannot reduce, is sent as int32. Averages
+/// follow ops::plan_reduction.
 /// @throws InvalidArgument for reductions that are not defined
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation);
 

@@ -258,6 +258,10 @@ std::string problem_with_parameter(const ReducedParameter& parameter, const Redu
            first.tensor.device().str() +
            ". Move the model to one device, or wrap an optimizer for each.";
   }
+  if (options.op == ReduceOp::Adasum && !tensor.is_cpu()) {
+    return "it lies on " + tensor.device().str() +
+           ", and op Adasum is for gradients in CPU memory. Use Average or Sum.";
+  }
   if (GradientReducer::reduces(tensor)) {
     return "it belongs to another DistributedOptimizer already. Destroy that one first, or leave "
            "the parameter out of one of them.";

@@ -81,6 +81,7 @@ TEST_P(DeviceErrorsTest, WhatIsForCpuMemoryIsAnErrorOnAllRanks) {
       };
       expect_refused(floats, {.op = ReduceOp::Custom, .custom = "any"}, "runs on CPU memory only");
       expect_refused(integers, {.op = ReduceOp::BitXor}, "BitXor of int32 runs on CPU memory only");
+      expect_refused(floats, {.op = ReduceOp::Adasum}, "Adasum of float32 runs on CPU memory only");
       expect_refused(floats, coded, codec);
     }
     expect_contains(text_thrown_by<InvalidArgument>([&] {

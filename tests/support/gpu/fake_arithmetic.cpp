@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -41,20 +40,20 @@ const std::byte* vector_at(const comm::DeviceVectors& vectors, int which) {
 }
 
 template <class Sum>
-void add_up_as(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+void add_up_as(const comm::DeviceVectors& vectors, const comm::DeviceFactors& factors,
                std::byte* to) {
   constexpr DType kSum = sizeof(Sum) == 8 ? DType::Float64 : DType::Float32;
   std::vector<Sum> values(vectors.count);
   std::vector<Sum> sums(vectors.count, Sum(-0.0));
-  const auto multiply = [&](std::vector<Sum>& factors, double by) {
-    base::convert(kSum, factors.data(), kSum, factors.data(), factors.size(), by);
+  const auto multiply = [&](std::vector<Sum>& numbers, double by) {
+    base::convert(kSum, numbers.data(), kSum, numbers.data(), numbers.size(), by);
   };
   for (int v = 0; v < vectors.vectors; ++v) {
     base::convert(vectors.dtype, vector_at(vectors, v), kSum, values.data(), values.size());
-    multiply(values, weights.before * (weights.each == nullptr ? 1.0 : weights.each[v]));
+    multiply(values, factors.before);
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
   }
-  multiply(sums, weights.after);
+  multiply(sums, factors.after);
   base::convert(kSum, sums.data(), vectors.dtype, to, sums.size());
 }
 
@@ -84,25 +83,12 @@ void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conve
   narrow(values, to, run.to);
 }
 
-void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceFactors& factors,
                     std::byte* to) {
-  if (vectors.dtype == DType::Float64 || weights.each != nullptr) {
-    add_up_as<double>(vectors, weights, to);
+  if (vectors.dtype == DType::Float64) {
+    add_up_as<double>(vectors, factors, to);
   } else {
-    add_up_as<float>(vectors, weights, to);
-  }
-}
-
-void multiply_vectors(const comm::DeviceVectors& vectors, double* products) {
-  std::vector<std::vector<double>> values;
-  for (int v = 0; v < vectors.vectors; ++v) {
-    values.emplace_back(vectors.count);
-    base::convert(vectors.dtype, vector_at(vectors, v), DType::Float64, values.back().data(),
-                  vectors.count);
-  }
-  for (const auto& a : values) {
-    for (const auto& b : values)
-      *products++ = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+    add_up_as<float>(vectors, factors, to);
   }
 }
 

@@ -10,9 +10,7 @@ namespace kolo::test {
 void check_conversion(const comm::DeviceConversion& conversion);
 void convert_run(const comm::DeviceRun& run, const comm::DeviceConversion& conversion);
 
-void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceWeights& weights,
+void add_up_vectors(const comm::DeviceVectors& vectors, const comm::DeviceFactors& factors,
                     std::byte* to);
-/// Sets products[a * n + b] for n vectors.
-void multiply_vectors(const comm::DeviceVectors& vectors, double* products);
 
 }  // namespace kolo::test

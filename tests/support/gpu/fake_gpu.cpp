@@ -1,7 +1,6 @@
 #include "support/gpu/fake_gpu.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,7 +9,6 @@
 
 #include "comm/gpu/broadcast_value.hpp"
 #include "kolo/error.hpp"
-#include "ops/kernels/adasum_kernels.hpp"
 #include "ops/kernels/check_vectors.hpp"
 #include "support/gpu/fake_arithmetic.hpp"
 #include "support/gpu/fake_device_communicator.hpp"
@@ -30,12 +28,6 @@ ByteRange target_of(const comm::DeviceRun& run, DType to) {
 bool is_valid_placement(const comm::DeviceRun& run, const comm::DeviceConversion& conversion) {
   const bool is_in_place = run.from == run.to && size_of(conversion.from) == size_of(conversion.to);
   return is_in_place || !overlap(source_of(run, conversion.from), target_of(run, conversion.to));
-}
-
-/// The bytes of `count` values.
-template <class Number>
-ByteRange range_of(const Number* numbers, std::size_t count) {
-  return std::as_bytes(std::span(numbers, count));
 }
 
 std::vector<ByteRange> ranges_of(const comm::DeviceVectors& vectors) {
@@ -91,51 +83,19 @@ void FakeGpu::fill(std::byte* to, std::size_t count, DType dtype, const comm::Sc
                   }});
 }
 
-void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
+void FakeGpu::add_up(const comm::DeviceVectors& vectors, comm::DeviceFactors factors, std::byte* to,
                      comm::DeviceStream stream) {
-  ops::check_vectors("sum", vectors);
+  ops::check_vectors(vectors);
   FakeKernel kernel{.name = "sum of vectors",
                     .reads = ranges_of(vectors),
                     .writes = {ByteRange(to, vectors.count * size_of(vectors.dtype))},
-                    .run = [=] { add_up_vectors(vectors, weights, to); }};
+                    .run = [=] { add_up_vectors(vectors, factors, to); }};
   for (const ByteRange vector : kernel.reads) {
     if (!overlap(vector, kernel.writes.front())) continue;
     hub_->report("in place: '" + kernel.name + "' on rank " + std::to_string(rank_) +
                  " has its output overlap a vector");
   }
-  if (weights.each != nullptr) {
-    kernel.reads.push_back(range_of(weights.each, static_cast<std::size_t>(vectors.vectors)));
-  }
   launch(stream, std::move(kernel));
-}
-
-void FakeGpu::multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
-                           comm::DeviceStream stream) {
-  ops::check_vectors("dot products", vectors);
-  const auto count = static_cast<std::size_t>(vectors.vectors);
-  const std::size_t partial_count = comm::dot_product_parts(vectors.vectors) * count * count;
-  launch(stream, {.name = "dot products",
-                  .reads = ranges_of(vectors),
-                  .writes = {range_of(products, count * count), range_of(partial, partial_count)},
-                  .run = [=] {
-                    std::fill_n(partial, partial_count, std::nan(""));
-                    multiply_vectors(vectors, products);
-                  }});
-}
-
-void FakeGpu::weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                           comm::DeviceStream stream) {
-  const auto count = static_cast<std::size_t>(vectors);
-  const auto weight_count = static_cast<std::size_t>(matrices) * count;
-  launch(stream,
-         {.name = "weights of Adasum",
-          .reads = {range_of(products, weight_count * count)},
-          .writes = {range_of(weights, weight_count)},
-          .run = [=] {
-            for (std::size_t done = 0; done < weight_count; done += count) {
-              ops::AdasumWeights(products + done * count, vectors, weights + done).compute();
-            }
-          }});
 }
 
 std::shared_ptr<comm::Gpu> FakeGpus::open(int index) {

@@ -54,12 +54,8 @@ class FakeGpu final : public comm::Gpu {
                comm::DeviceStream stream) override;
   void fill(std::byte* to, std::size_t count, DType dtype, const comm::Scalar& element,
             comm::DeviceStream stream) override;
-  void add_up(const comm::DeviceVectors& vectors, comm::DeviceWeights weights, std::byte* to,
+  void add_up(const comm::DeviceVectors& vectors, comm::DeviceFactors factors, std::byte* to,
               comm::DeviceStream stream) override;
-  void multiply_all(const comm::DeviceVectors& vectors, double* products, double* partial,
-                    comm::DeviceStream stream) override;
-  void weigh_adasum(const double* products, int matrices, int vectors, double* weights,
-                    comm::DeviceStream stream) override;
 
  private:
   void launch(comm::DeviceStream stream, FakeKernel kernel);

@@ -243,9 +243,14 @@ TEST(CudaOptimizerErrorTest, WhatIsForCpuMemory_IsRefused) {
       return text_thrown_by<InvalidArgument>(
           [&] { const CudaTraining training(rank, Algorithm::Sgd, options); });
     };
-    DistributedOptimizer::Options options = options_of(rank, Shard::Full);
+    DistributedOptimizer::Options options = options_of(rank, Shard::None);
+    options.op = ReduceOp::Adasum;
+    std::string text = text_of(options);
+    expect_contains(text, "'0.weight': it lies on cuda:");
+    expect_contains(text, "op Adasum is for gradients in CPU memory. Use Average or Sum.");
+    options = options_of(rank, Shard::Full);
     options.compression = Compression::top_k(0.1);
-    const std::string text = text_of(options);
+    text = text_of(options);
     expect_contains(text, "'0.weight': it lies on cuda:");
     expect_contains(text, "compression top_k:0.1 is for gradients in CPU memory. Use none, fp16");
     options.compression_policy = [](const auto&, const auto&) { return false; };

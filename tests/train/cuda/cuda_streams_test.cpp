@@ -107,27 +107,6 @@ TEST(CudaOptimizerDirectTest, RankOrderedSums_HaveTheSameBitsInAllModes) {
   EXPECT_TRUE(at::equal(ends[0], ends[3]));
 }
 
-// For each parameter: orthogonal gradients are added, equal ones count once.
-TEST(CudaOptimizerAdasumTest, Adasum_WeighsTheGradientsOfEachParameter) {
-  run_cuda_ranks(2, [&](CudaRank& rank) {
-    torch::nn::ParameterDict model;
-    for (const char* name : {"orthogonal", "equal"}) {
-      model->insert(name, torch::zeros({2}, rank.options()).requires_grad_());
-    }
-    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(1.0));
-    DistributedOptimizer::Options options = options_of(rank, Shard::None);
-    options.op = ReduceOp::Adasum;
-    DistributedOptimizer optimizer(sgd, *model, options);
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      ((*model)["orthogonal"][rank.rank()] * 3.0 + (*model)["equal"].sum()).backward();
-      optimizer.step();
-    }
-    EXPECT_TRUE(at::allclose((*model)["orthogonal"].cpu(), torch::full({2}, -9.0)));
-    EXPECT_TRUE(at::allclose((*model)["equal"].cpu(), torch::full({2}, -3.0)));
-  });
-}
-
 TEST(CudaOptimizerHookTest, Hook_ReducesBucketsInItsOwnWay) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps, [](auto& model) {
     for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad().mul_(2.0);
