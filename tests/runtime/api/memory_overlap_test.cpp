@@ -90,7 +90,9 @@ TEST_P(MemoryOverlapTest, OnOneRank_IsAnErrorOnAll) {
     Tensor tensor(96);
     tensor.fill([](std::size_t) { return 0.0; });
     const std::int64_t shift = runtime.rank() == runtime.size() - 1 ? 1 : 0;
-    for (const Case& item : cases()) {
+    std::vector<Case> all = cases();
+    if (tensor_place != nullptr) all.pop_back();  // residuals are of codecs, for CPU memory
+    for (const Case& item : all) {
       SCOPED_TRACE(item.text);
       item.call(tensor, 0);
       const std::string text = text_thrown_by<InvalidArgument>([&] { item.call(tensor, shift); });
