@@ -23,6 +23,8 @@ enum class Accumulation : std::uint8_t {
   /// In each rank's shard: every pass reduces its gradients, and n passes move (n + 1) / 2 times as
   /// many bytes. As FSDP without no_sync(), with which its users run out of memory: pytorch#72185,
   /// fairscale#752, accelerate#2531, open-instruct#746 on GitHub.
+  /// The end of each backward() waits for the other ranks: if several optimizers train one loss,
+  /// all ranks must use the same layers in it.
   Reduced,
 };
 

@@ -241,7 +241,11 @@ bool Reference::is_scaled(const Trained& trained) const {
 }
 
 /// Whether all ranks must use the same layers, in the same order.
-bool Reference::must_use_alike() const { return setup_.mode == Mode::FullGathered; }
+bool Reference::must_use_alike() const {
+  // Passes of several optimizers end in the order of the layers that a rank uses, and wait.
+  const bool waits_in_passes = setup_.accumulates_reduced && count() > 1;
+  return setup_.mode == Mode::FullGathered || waits_in_passes;
+}
 
 // --- backward() ---
 
@@ -368,6 +372,9 @@ Expected Reference::backward(const Pass& pass) {
   }
   for (const int o : optimizers) {
     Trained& trained = at(o);
+    // What the program has dropped may be reduced and discarded now, or not.
+    const bool may_lay_out = trained.is_zeroed && (trained.passes > 0 || trained.is_broken);
+    if (may_lay_out && !trained.has_layout) trained.is_layout_known = false;
     if (trained.is_zeroed || trained.is_synchronized) restart(trained);
     if (pass.failing < 0) continue;
     trained.is_broken = true;
