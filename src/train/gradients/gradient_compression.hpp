@@ -1,8 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 #include "kolo/codec.hpp"
 #include "kolo/compression.hpp"
 #include "train/buckets/bucket_plan.hpp"
@@ -33,12 +30,6 @@ struct GradientCompression {
   bool has_residual_per_node() const { return is_of_replicas || is_piecewise(); }
   /// Whether a rank encodes its piece of its node's sum of a bucket.
   bool is_piecewise() const { return scope == CompressionScope::BetweenNodes; }
-
-  /// Bytes that rank `rank` of `ranks` sends with the codec to all-reduce `count` elements.
-  std::uint64_t allreduce_bytes(std::size_t count, int rank, int ranks) const;
-  /// Bytes that each of `ranks` ranks sends with the codec to reduce-scatter `count` elements, a
-  /// multiple of `ranks`.
-  std::uint64_t reduce_scatter_bytes(std::size_t count, int ranks) const;
 };
 
 }  // namespace kolo::train

@@ -15,7 +15,7 @@
 namespace kolo::train {
 
 /// Where a step's reduced gradients are, from the submission of their buckets until the step has
-/// used them. A shard mode chooses one of the two below; other code does not ask which.
+/// used them. A shard mode chooses one of the two below; who reduces does not ask which.
 ///
 /// Buckets are laid out anew while this stays, so each call is given those of the present layout.
 class ReducedGradients {

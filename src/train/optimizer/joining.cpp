@@ -36,6 +36,8 @@ void Attendance::meet(const std::string& purpose, const std::function<bool()>& m
 }
 
 void Attendance::find_joined_before(const std::string& purpose) {
+  // A unit that is being gathered may show it, too: the joined ranks then wait for a command.
+  for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
   if (context_.have_some_joined()) return;
   try {
     meet(purpose);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstdio>
 #include <sys/resource.h>
 
 #include "kolo/torch/training_report.hpp"
+#include "ops/kernels/pieces.hpp"
+#include "ops/steps/coded_pieces.hpp"
 #include "runtime/engine/engine.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
@@ -113,6 +116,26 @@ struct ModelSize {
   }
 };
 
+/// Bytes that rank `rank` of `ranks` sends to all-reduce `count` elements.
+std::uint64_t allreduce_bytes(const Codec& codec, std::size_t count, int rank, int ranks) {
+  std::uint64_t bytes = 0;
+  for (int other = 0; other < ranks; ++other) {
+    if (other == rank) continue;
+    const auto length = [&](int of) {
+      return ops::piece_of(count, ranks, of, codec.block()).length;
+    };
+    bytes += ops::coded_bytes(codec, length(other), 1);
+    bytes += ops::coded_bytes(codec, length(rank), ranks);
+  }
+  return bytes;
+}
+
+/// Bytes that each of `ranks` ranks sends to reduce-scatter `count` elements, a multiple of them.
+std::uint64_t reduce_scatter_bytes(const Codec& codec, std::size_t count, int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  return (n - 1) * ops::coded_bytes(codec, count / n, 1);
+}
+
 /// Adds a bucket for which each rank encodes its piece of its node's sum.
 void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& context,
                GradientTraffic& traffic) {
@@ -123,7 +146,7 @@ void add_piece(const Bucket& bucket, std::size_t bytes, const TrainingContext& c
   const auto neighbours = static_cast<int>(nodes.neighbours().size());
   traffic.coded_elements += piece;
   traffic.coded_bytes +=
-      context.compression.allreduce_bytes(piece, nodes.node(), nodes.node_count()) +
+      allreduce_bytes(*context.compression.codec, piece, nodes.node(), nodes.node_count()) +
       2 * ring_bytes(bytes_inside, neighbours);
 }
 
@@ -148,13 +171,14 @@ void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
       add_piece(bucket, bytes, context, traffic);
     } else if (!compression.is_of_replicas) {
       traffic.coded_elements += count;
+      const Codec& codec = *compression.codec;
       traffic.coded_bytes += context.is_sharded()
-                                 ? compression.reduce_scatter_bytes(count, sharers)
-                                 : compression.allreduce_bytes(count, context.set.rank(), sharers);
+                                 ? reduce_scatter_bytes(codec, count, sharers)
+                                 : allreduce_bytes(codec, count, context.set.rank(), sharers);
     } else if (sets.replicas != nullptr) {
       traffic.coded_elements += shard;
       traffic.coded_bytes +=
-          compression.allreduce_bytes(shard, sets.replicas->rank(), sets.replicas->size());
+          allreduce_bytes(*compression.codec, shard, sets.replicas->rank(), sets.replicas->size());
     }
   }
 }

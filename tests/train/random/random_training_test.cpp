@@ -22,6 +22,10 @@ INSTANTIATE_TEST_SUITE_P(, RandomTrainingTest,
                                   std::to_string(std::get<1>(item.param));
                          });
 
+/// A joined rank is found while a unit is being gathered, after a refused call.
+INSTANTIATE_TEST_SUITE_P(Found, RandomTrainingTest,
+                         testing::Values(std::tuple{Mode::FullGathered, std::uint64_t{700045}}));
+
 TEST_P(RandomTrainingTest, Program_GoesAsInOneProcess) {
   const auto& [mode, seed] = GetParam();
   const Program program = draw_program(draw_plan(seed, mode, 0), kCalls);
