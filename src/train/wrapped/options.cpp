@@ -307,6 +307,7 @@ void OptionSync::match_members(Groups& ours, Groups& wrapped) {
   }
   if (!is_matched) to = std::move(matched);
   note_members(std::move(last));
+  merge_options(ours, wrapped);
 }
 
 bool OptionSync::have_changed(const Groups& groups) const {
@@ -355,6 +356,10 @@ std::optional<std::size_t> OptionSync::group_of(const at::Tensor& parameter) con
 
 void OptionSync::merge(Groups& ours, Groups& wrapped) {
   match_members(ours, wrapped);
+  merge_options(ours, wrapped);
+}
+
+void OptionSync::merge_options(Groups& ours, Groups& wrapped) {
   for (std::size_t i = 0; i < last_.size(); ++i) {
     std::vector<OptionField>& last = last_[i].options;
     bool has_changed = false;

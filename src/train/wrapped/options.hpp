@@ -69,8 +69,9 @@ class OptionSync {
   explicit OptionSync(Groups& groups);
 
   /// Gives the groups of the side that has not changed the members of the other: added, removed and
-  /// moved parameters, new and erased groups. Throws InvalidArgument if both sides have changed,
-  /// and differ.
+  /// moved parameters, new and erased groups. If they have changed, also merges options, as a group
+  /// may have been matched with one of other options. Throws InvalidArgument if both sides have
+  /// changed, and differ.
   void match_members(Groups& ours, Groups& wrapped);
 
   /// Matches members, then merges options. Throws InvalidArgument, naming the group and the field,
@@ -91,6 +92,7 @@ class OptionSync {
   bool have_changed(const Groups& groups) const;
   std::vector<std::optional<std::size_t>> places_of(const Groups& groups) const;
   void note_members(std::vector<Group> groups);
+  void merge_options(Groups& ours, Groups& wrapped);
 
   std::vector<Group> last_;
   std::uint64_t version_ = 0;

@@ -1126,6 +1126,7 @@ Expected Reference::join(int rank) {
   }
   if (!are_all_idle() || has_gradient(0) || !new_in(0).empty()) return Expected::not_made();
   if (at(0).members_side || !at(0).option_sides.empty()) return Expected::not_made();
+  if (at(0).is_unscaled) return Expected::not_made();  // nobody would update() its scaler
   joined_.insert(rank);
   return {};
 }
