@@ -48,8 +48,7 @@ at::Tensor real_elements(const at::Tensor& gradient) {
 GlobalGradients::GlobalGradients(ProcessSet& set, const ShardSets& sets, GatherRows gather)
     : set_(set), sets_(sets), gather_(std::move(gather)) {}
 
-void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double scale,
-                              bool is_local) {
+void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double scale) {
   const at::NoGradGuard no_grad;
   const at::Device device = gradients.empty() ? at::kCPU : gradients.front().device();
   const at::TensorOptions type = at::TensorOptions(at::kFloat).device(device);
@@ -60,20 +59,20 @@ void GlobalGradients::unscale(const std::vector<at::Tensor>& gradients, double s
   }
   own_ = {0.0, overflow.item<double>(), static_cast<double>(gradients.size()), scale};
   found_.reset();
-  if (is_local) found_ = found_in({own_});
+  if (!gather_) found_ = found_in({own_});
 }
 
 double GlobalGradients::clip(const std::vector<at::Tensor>& gradients, double max_norm,
-                             double norm_type, bool is_local) {
+                             double norm_type) {
   const at::NoGradGuard no_grad;
   const bool is_largest = std::isinf(norm_type);
   double own = 0.0;
   for (const double norm : norms_of(gradients, norm_type)) {
     own = is_largest ? larger(own, norm) : own + std::pow(norm, norm_type);
   }
-  double total = is_local ? own : 0.0;
+  double total = gather_ ? 0.0 : own;
   int copies = 1;
-  if (!is_local) {
+  if (gather_) {
     for (const Row& row : allgather_rows(own)) {
       total = is_largest ? larger(total, row[kNorm]) : total + row[kNorm];
     }

@@ -25,21 +25,20 @@ class GlobalGradients {
   /// What unscaling has found on all ranks together.
   enum class Found : std::uint8_t { NoGradients, Finite, Overflow };
 
-  /// Gathers the rows of all ranks, of which this one gives `own`, to `all`.
+  /// Gathers the rows of all ranks, of which this one gives `own`, to `all`. Null if this rank has
+  /// all gradients: then nothing is collective.
   using GatherRows = std::function<void(const TensorView& own, void* all)>;
 
   /// `set` and `sets` outlive this.
   GlobalGradients(ProcessSet& set, const ShardSets& sets, GatherRows gather);
 
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
-  /// finite. The next clip() or found() shares this with the other ranks, unless `is_local`.
-  void unscale(const std::vector<at::Tensor>& gradients, double scale, bool is_local);
+  /// finite. The next clip() or found() shares this with the other ranks.
+  void unscale(const std::vector<at::Tensor>& gradients, double scale);
 
-  /// Scales this rank's gradients so that their norm over all ranks, or with `is_local` that of
-  /// this rank's, is at most `max_norm`, and returns the norm before. Collective unless `is_local`.
-  /// Semantics: torch::nn::utils::clip_grad_norm_.
-  double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type,
-              bool is_local);
+  /// Scales this rank's gradients so that the norm of all is at most `max_norm`, and returns the
+  /// norm before. Collective. Semantics: torch::nn::utils::clip_grad_norm_.
+  double clip(const std::vector<at::Tensor>& gradients, double max_norm, double norm_type);
 
   /// The result of the last unscale(). Collective unless a clip() since then has shared it.
   Found found();

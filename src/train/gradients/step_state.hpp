@@ -95,7 +95,7 @@ struct StepState {
   BackwardPass backward;
   int no_sync = 0;                ///< guards alive
   bool is_active = true;          ///< this rank has not joined
-  std::vector<int> joined_ranks;  ///< in this step, of a sharded optimizer, see Attendance
+  std::vector<int> joined_ranks;  ///< in this step, of a sharded optimizer, see StepProtocol
   PassKinds own_passes;           ///< of this rank since the last step
   bool has_any_counted = false;   ///< a pass of any rank, according to this step's reductions
   /// Of what ranks do alike, see RankComparison; none if there is one rank.
@@ -106,7 +106,7 @@ struct StepState {
   Clock::time_point first_gradient{};
   DistributedOptimizer::StepTimes times;
 
-  RankFlags flags() const { return {is_active, own_passes.counted, digest}; }
+  RankFlags flags() const { return {is_active, is_active && own_passes.counted, digest}; }
   double seconds_until(Clock::time_point point) const {
     return std::chrono::duration<double>(point - first_gradient).count();
   }

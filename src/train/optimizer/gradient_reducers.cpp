@@ -263,10 +263,11 @@ std::vector<GatheredUnits*> GradientReducers::units() const {
   return all;
 }
 
-void GradientReducers::gather_for_others(const GatherCommand& command) const {
+void GradientReducers::gather_for_others(const std::string& of, std::size_t unit,
+                                         std::size_t slot) const {
   for (const auto& reducer : reducers_) {
-    if (reducer->prefix() != command.reducer) continue;
-    reducer->shards()->memory().units()->gather_for_others(command.unit, command.slot);
+    if (reducer->prefix() != of) continue;
+    reducer->shards()->memory().units()->gather_for_others(unit, slot);
   }
 }
 

@@ -14,7 +14,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "train/gradients/gradient_reducer.hpp"
-#include "train/optimizer/step_commands.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
@@ -59,8 +58,8 @@ class GradientReducers {
   bool any(bool (GradientReducer::*has)() const) const;
   /// The units of reducers whose parameters are gathered on use.
   std::vector<GatheredUnits*> units() const;
-  /// Takes part in gathering a unit for other ranks.
-  void gather_for_others(const GatherCommand& command) const;
+  /// Takes part in gathering a unit of the reducer with this prefix for other ranks.
+  void gather_for_others(const std::string& of, std::size_t unit, std::size_t slot) const;
   /// Reduces the remaining gradients of the step. Throws the first error after all
   /// buckets have completed.
   void reduce_all();
@@ -80,6 +79,7 @@ class GradientReducers {
   void drop(const std::vector<std::string>& names) const;
   void clear_gradients();
   void end_withholding();
+  /// Once a step has laid out the first shards.
   bool are_sharded() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;

@@ -1,17 +1,14 @@
 #include "train/optimizer/training_engine.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <exception>
 #include <optional>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
-#include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
@@ -66,13 +63,12 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
             if (context_.step.backward.is_first_call()) begin_backward();
           }),
       guards_(context_, reducers_),
-      gradients_(context_.set, context_.sets,
-                 [this](const TensorView& own, void* all) { gather_rows(own, all); }),
-      normalization_(context_, reducers_),
-      attendance_(context_, reducers_),
-      commands_(context_),
-      local_(context_, reducers_),
       comparison_(context_, reducers_, option_sync_),
+      protocol_(make_protocol()),
+      gradients_(context_.set, context_.sets,
+                 protocol_->gather_rows()),
+      normalization_(context_, reducers_),
+      local_(context_, reducers_),
       checkpoint_(context_, reducers_, option_sync_, model),
       reporter_(context_),
       end_of_backward_(std::make_shared<std::function<void()>>([this] { end_backward(); })) {
@@ -81,22 +77,46 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
   reducers_.add_first(is_alone || problem.empty()
                           ? problem_with(*wrapped_, model().parameters, context_.options)
                           : problem);
-  start_units();
   reporter_.start();
 }
 
-TrainingEngine::~TrainingEngine() {
-  context_.unit_calls->before_gather = nullptr;
-  context_.unit_calls->find_joined = nullptr;
-  if (!reducers_.are_sharded()) return;
-  for (const auto& reducer : reducers_) {
-    if (const ParameterShards* const shards = reducer->shards()) shards->erase_state(*wrapped_);
+std::unique_ptr<StepProtocol> TrainingEngine::make_protocol() {
+  if (!context_.is_sharded()) {
+    return make_whole_steps(context_, reducers_, option_sync_, comparison_);
   }
-  try {
-    wrapped_->create_expected_state();  // for whoever steps the wrapped optimizer next
-  } catch (...) {
-    // Without memory for it, that step will throw.
-  }
+  JoinedCalls calls{
+      {"pass",
+       [this](const nlohmann::json& passes) {
+         while (context_.step.backward.passes() < passes.get<int>()) end_pass();
+       }},
+      {"reduction", [this](const nlohmann::json& is_discarded) { reduce(is_discarded); }},
+      {"clip_grad_norm_()", [this](const nlohmann::json& to) { clip_norm(to[0], to[1]); }},
+      {"clip_grad_value_()", [this](const nlohmann::json& max_value) { clip_values(max_value); }},
+      {"unscale_()", [this](const nlohmann::json& scale) { divide_gradients(scale); }},
+      {"search for overflows", [this](const nlohmann::json&) { gradients_.found(); }},
+      {"drop",
+       [this](const nlohmann::json& parameters) {
+         reducers_.drop(parameters);
+         comparison_.note_dropped(parameters);
+       }},
+      {"skip", [this](const nlohmann::json&) { skip_step(); }},
+      {"zero_grad()",
+       [this](const nlohmann::json&) {
+         drop_step();
+         reducers_.clear_gradients();
+         protocol_->restart();
+       }},
+  };
+  return make_sharded_steps(
+      context_, reducers_, option_sync_, comparison_,
+      {.drop_gradients = [this] { drop_gradients(/*adds_new=*/false); },
+       .abandon = [this] { abandon_step(); },
+       .end_step =
+           [this] {
+             ++context_.steps;
+             end_step(StepEnd::Step);
+           },
+       .calls = std::move(calls)});
 }
 
 void TrainingEngine::match_groups() {
@@ -118,8 +138,7 @@ void TrainingEngine::require(Call call) {
   require_phase(call, context_.step.phases.current());
   const CallRule& rule = call_rules()[static_cast<std::size_t>(call)];
   if (rule.needs_all_from && *context_.options.shard >= *rule.needs_all_from) {
-    attendance_.require_all(std::string(rule.name),
-                            [this] { commands_.announce(RefuseCommand{}); });
+    protocol_->require_all(std::string(rule.name));
   }
 }
 
@@ -146,7 +165,7 @@ void TrainingEngine::end_backward() {
   const DistributedOptimizerOptions& options = context_.options;
   const bool is_reduced = options.accumulation == Accumulation::Reduced;
   if (is_reduced && options.backward_passes_per_step > 1) {
-    commands_.announce(PassCommand{context_.step.backward.passes() + 1});
+    protocol_->announce("pass", context_.step.backward.passes() + 1);
   }
   end_pass();
 }
@@ -201,7 +220,7 @@ void TrainingEngine::synchronize() {
 void TrainingEngine::note_dropped(const std::vector<std::string>& parameters) {
   if (parameters.empty() || !context_.step.is_active) return;
   comparison_.note_dropped(parameters);
-  commands_.announce(DropCommand{parameters});
+  protocol_->announce("drop", parameters);
 }
 
 /// Collective if the program has added or unfrozen parameters.
@@ -249,9 +268,9 @@ void TrainingEngine::drop_on_all_ranks() {
     }
     phases.restart();
   }
-  commands_.announce(DiscardCommand{});
-  if (!is_known) end_dropped_step();  // otherwise step() has failed on other ranks
-  attendance_.restart();
+  protocol_->announce("zero_grad()");
+  if (!is_known) drop_step();  // otherwise step() has failed on other ranks
+  protocol_->restart();
   reducers_.finish_residuals(/*is_used=*/false);
   reducers_.clear_gradients();
   guards_.discard(changed);
@@ -271,13 +290,13 @@ double TrainingEngine::clip_grad_norm(double max_norm, double norm_type) {
                           std::to_string(norm_type) + ", which must be positive");
   }
   synchronize();
-  commands_.announce(ClipCommand{max_norm, norm_type});
+  protocol_->announce("clip_grad_norm_()", {max_norm, norm_type});
   return clip_norm(max_norm, norm_type);
 }
 
 double TrainingEngine::clip_norm(double max_norm, double norm_type) {
   note_call("clip_grad_norm_", {max_norm, norm_type});
-  return gradients_.clip(reducers_.gradients(), max_norm, norm_type, !context_.is_sharded());
+  return gradients_.clip(reducers_.gradients(), max_norm, norm_type);
 }
 
 void TrainingEngine::clip_grad_value(double max_value) {
@@ -286,7 +305,7 @@ void TrainingEngine::clip_grad_value(double max_value) {
                           std::to_string(max_value) + ", which must not be negative");
   }
   synchronize();
-  commands_.announce(ClipValueCommand{max_value});
+  protocol_->announce("clip_grad_value_()", max_value);
   clip_values(max_value);
 }
 
@@ -300,21 +319,19 @@ int TrainingEngine::for_each_gradient(const DistributedOptimizer::GradientVisito
   require(Call::ForEachGradient);
   note_call("for_each_gradient", {});
   reducers_.for_each_gradient(visit);
-  if (!context_.is_sharded()) return context_.set.size();
-  return context_.sets.replicas != nullptr ? context_.sets.replicas->size() : 1;
+  return protocol_->copies_of_gradients();
 }
 
 void TrainingEngine::unscale(double scale) {
   make_gradients_ready();
   require_precise_gradients();
-  commands_.announce(UnscaleCommand{scale});
+  protocol_->announce("unscale_()", scale);
   divide_gradients(scale);
 }
 
 void TrainingEngine::divide_gradients(double scale) {
-  if (!context_.is_sharded()) note_call("GradScaler::unscale_", {scale});  // else found at once
-  // Each rank has all reduced gradients, the same as the others, unless they are sharded.
-  gradients_.unscale(reducers_.gradients(), scale, /*is_local=*/!context_.is_sharded());
+  note_call("GradScaler::unscale_", {scale});
+  gradients_.unscale(reducers_.gradients(), scale);
 }
 
 /// Gradients that ranks have not reduced may differ, and what is done to them, too.
@@ -339,7 +356,7 @@ void TrainingEngine::require_precise_gradients() const {
 
 GlobalGradients::Found TrainingEngine::found_in_gradients() {
   using Found = GlobalGradients::Found;
-  if (!gradients_.has_found()) commands_.announce(FindOverflowCommand{});
+  if (!gradients_.has_found()) protocol_->announce("search for overflows");
   const Found found = gradients_.found();
   return found == Found::NoGradients && normalization_.has_counted() ? Found::Finite : found;
 }
@@ -361,7 +378,7 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   merge_options();
   at::Tensor loss;
   try {
-    loss = context_.is_sharded() ? step_shards(closure) : step_unsharded(closure);
+    loss = protocol_->step(closure, [this] { make_gradients_ready(); });
   } catch (...) {
     comparison_.note_failure(text_of_current_error());
     throw;
@@ -374,118 +391,16 @@ at::Tensor TrainingEngine::step(const LossClosure& closure) {
   return loss;
 }
 
-at::Tensor TrainingEngine::step_unsharded(const LossClosure& closure) {
-  if (closure) {
-    return wrapped_->step([&] {
-      at::Tensor loss = closure();
-      make_gradients_ready();
-      return loss;
-    });
-  }
-  make_gradients_ready();
-  return wrapped_->step(nullptr);
-}
-
-at::Tensor TrainingEngine::step_shards(const LossClosure& closure) {
-  at::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enable(true);
-    loss = closure();
-  }
-  make_gradients_ready();
-  if (context_.have_some_joined()) {
-    commands_.announce(UpdateCommand{OptionSync::describe(context_.groups)});
-  }
-  update_shards();
-  return loss;
-}
-
-/// Steps bucket by bucket, so that one is gathered while the next is stepped; all together if the
-/// wrapped optimizer must be stepped once. If it throws on a rank, the others learn the reason, and
-/// throw, where they wait for that rank's updates.
-void TrainingEngine::update_shards() {
-  call_in_step("step()", [&] { attendance_.meet("step()"); });
-  std::exception_ptr error;
-  std::string failure;
-  const auto attempt = [&](const auto& work) {
-    try {
-      work();
-    } catch (...) {
-      if (error) return;
-      error = std::current_exception();  // continue: other ranks wait for this one
-      failure = "step() that threw: " + text_of_current_error();
-    }
-  };
-  struct ShardedBucket {
-    const ParameterShards& shards;
-    std::size_t number;
-  };
-  std::vector<ShardedBucket> begun;
-  std::vector<std::vector<at::Tensor>> leaves(context_.groups.size());
-  const bool is_one_step = !wrapped_->steps_leaves_separately();
-  const auto step = [&] {
-    attempt([&] {
-      if (error) return;
-      const bool has_leaves =
-          std::ranges::any_of(leaves, std::not_fn(&std::vector<at::Tensor>::empty));
-      if (has_leaves || is_one_step) wrapped_->step_leaves(leaves);
-      for (const ShardedBucket& bucket : begun) bucket.shards.end_update(bucket.number);
-    });
-    for (const ShardedBucket& bucket : begun) {
-      bucket.shards.memory().end_bucket(bucket.number, failure);
-    }
-    for (std::vector<at::Tensor>& of_group : leaves) of_group.clear();
-    begun.clear();
-  };
-  for (const auto& reducer : reducers_) {
-    const ParameterShards& shards = *reducer->shards();
-    shards.memory().begin_update();
-    for (std::size_t i = 0; i < reducer->buckets().buckets().size(); ++i) {
-      attempt([&] {
-        for (const ParameterShards::Leaf* const leaf : shards.begin_update(i)) {
-          const at::Tensor& parameter = reducer->parameters()[leaf->parameter].tensor;
-          const std::optional<std::size_t> group = option_sync_.group_of(parameter);
-          if (group) leaves[*group].push_back(leaf->values);
-        }
-      });
-      begun.push_back({shards, i});
-      if (!is_one_step) step();
-    }
-  }
-  if (is_one_step) step();
-  for (const auto& reducer : reducers_) {
-    attempt([&] { reducer->shards()->memory().end_update(failure); });
-  }
-  reducers_.clear_gradients();
-  attendance_.restart();
-  if (!error) return;
-  context_.step.phases.restart();  // the gradients are gone, on this rank too
-  context_.unit_calls->restart();
-  try {
-    std::rethrow_exception(error);
-  } catch (const MismatchError& mismatch) {
-    throw MismatchError(
-        "DistributedOptimizer: step() has failed on a rank, so that parameters are updated in "
-        "part: load() a checkpoint. " +
-        std::string(mismatch.what()));
-  }
-}
-
 /// Ends a step without an update and without counting it.
 void TrainingEngine::skip_step() {
-  if (context_.step.is_active) commands_.announce(SkipCommand{});
-  if (context_.is_sharded()) reducers_.clear_gradients();
+  protocol_->skip();
   reducers_.finish_residuals(/*is_used=*/false);
-  attendance_.restart();
   end_step(StepEnd::Skipped);
 }
 
-/// The reduced gradients are dropped on all ranks. If the optimizer is sharded, ranks that step
-/// would wait for this one to update its shards: they get an error instead.
-void TrainingEngine::end_dropped_step() {
-  if (context_.is_sharded()) {
-    call_in_step("zero_grad()", [&] { attendance_.meet("zero_grad()"); });
-  }
+/// The reduced gradients are dropped on all ranks.
+void TrainingEngine::drop_step() {
+  protocol_->drop();
   context_.unit_calls->restart();
   comparison_.note(StepEnd::Dropped);
 }
@@ -510,57 +425,15 @@ void TrainingEngine::end_step(StepEnd end) {
   enter(insight::Phase::Forward);
 }
 
-// --- what ranks agree on in a step ---
-
-void TrainingEngine::start_units() {
-  context_.unit_calls->before_gather = [this](const std::string& reducer, std::size_t unit,
-                                              std::size_t slot) {
-    if (context_.step.is_active) commands_.announce(GatherCommand{reducer, unit, slot});
-  };
-  context_.unit_calls->find_joined = [this](const MismatchError& error) {
-    return attendance_.find_joined(error);
-  };
-}
-
-/// Runs a collective between the reduction and the end of a step, for this rank's call `call`. If
-/// ranks of a sharded optimizer call different ones, all throw MismatchError, and the step ends
-/// without an update.
-void TrainingEngine::call_in_step(const char* call, const std::function<void()>& collective) {
-  try {
-    collective();
-  } catch (const MismatchError& error) {
-    abandon_step();
-    throw MismatchError("DistributedOptimizer: rank " +
-                        std::to_string(context_.set.runtime().rank()) + " called " + call +
-                        " with reduced gradients, unlike other ranks. Let all ranks step, or all "
-                        "drop the gradients. " +
-                        error.what());
-  }
-}
-
-/// Of a sharded optimizer. Numbered like the collectives of units, so that ranks that call
-/// something else, such as step(), get an error at once.
-void TrainingEngine::gather_rows(const TensorView& own, void* all) {
-  constexpr const char* kCall = "clip_grad_norm_() or a step with GradScaler";
-  call_in_step(kCall, [&] {
-    allgather(
-        own, [all](const auto&) { return all; },
-        context_.unit_calls->next({.process_set = &context_.set}, kCall));
-  });
-}
-
 /// Reduces the gradients of the step that are not reduced yet.
 void TrainingEngine::reduce(bool is_discarded) {
   std::exception_ptr unmet;
-  if (context_.is_sharded() && context_.step.is_active) {
-    try {
-      attendance_.find_joined_before("the end of backward()");
-      commands_.announce(ReduceCommand{is_discarded});
-    } catch (const MismatchError&) {
-      throw;
-    } catch (const Error&) {  // such as a lost rank: the errors of buckets name their parameters
-      unmet = std::current_exception();
-    }
+  try {
+    protocol_->begin_reduction(is_discarded);
+  } catch (const MismatchError&) {
+    throw;
+  } catch (const Error&) {  // such as a lost rank: the errors of buckets name their parameters
+    unmet = std::current_exception();
   }
   normalization_.begin();
   try {
@@ -605,79 +478,11 @@ int TrainingEngine::join() {
         "Give all ranks equally many steps.");
   }
   add_new();  // as ranks that do not join yet
-  int last = 0;
-  if (context_.is_sharded()) {
-    last = join_sharded();
-    comparison_.compare_last();
-  } else {
-    last = kolo::join(&context_.set);
-    align_ranks(context_, reducers_, option_sync_, comparison_);
-  }
+  const int last = protocol_->join();
   comparison_.restart();
   normalization_.forget_reference();
   discards_before_join_ = discards_;
   return last;
-}
-
-/// Other ranks need a joined rank's shards: it takes part in their steps, without gradients of its
-/// own, until no rank is active.
-int TrainingEngine::join_sharded() {
-  if (context_.step.phases.current() == StepPhase::Synchronized) {
-    drop_gradients(/*adds_new=*/false);
-  }
-  const auto make_active = [](TrainingContext* context) { context->step.is_active = true; };
-  const std::unique_ptr<TrainingContext, decltype(make_active)> joined(&context_, make_active);
-  context_.step.is_active = false;
-  while (attendance_.join()) {
-    follow_one_step();
-    context_.step.phases.restart();
-  }
-  reduce(/*is_discarded=*/true);  // what this rank has submitted for steps that nobody takes
-  context_.step.phases.restart();
-  attendance_.restart();
-  for (GatheredUnits* const units : reducers_.units()) units->restart();
-  reducers_.clear_gradients();
-  // If no rank has announced anything, all have joined simultaneously.
-  return commands_.take_last_active().value_or(context_.set.ranks().back());
-}
-
-/// Follows the commands of active ranks until the end of their step, or until none is active.
-void TrainingEngine::follow_one_step() {
-  while (const std::optional<StepCommand> received = commands_.receive()) {
-    const StepCommand& command = *received;
-    if (const auto* const gather = std::get_if<GatherCommand>(&command)) {
-      reducers_.gather_for_others(*gather);
-    } else if (const auto* const pass = std::get_if<PassCommand>(&command)) {
-      while (context_.step.backward.passes() < pass->passes) end_pass();
-    } else if (const auto* const reduction = std::get_if<ReduceCommand>(&command)) {
-      reduce(reduction->is_discarded);
-    } else if (const auto* const clip = std::get_if<ClipCommand>(&command)) {
-      clip_norm(clip->max_norm, clip->norm_type);
-    } else if (const auto* const clip_value = std::get_if<ClipValueCommand>(&command)) {
-      clip_values(clip_value->max_value);
-    } else if (const auto* const drop = std::get_if<DropCommand>(&command)) {
-      reducers_.drop(drop->parameters);
-      comparison_.note_dropped(drop->parameters);
-    } else if (const auto* const unscale = std::get_if<UnscaleCommand>(&command)) {
-      divide_gradients(unscale->scale);
-    } else if (std::holds_alternative<FindOverflowCommand>(command)) {
-      gradients_.found();
-    } else if (const auto* const update = std::get_if<UpdateCommand>(&command)) {
-      OptionSync::apply(update->options, context_.groups);
-      merge_options();
-      update_shards();
-      ++context_.steps;
-      return end_step(StepEnd::Step);
-    } else if (std::holds_alternative<SkipCommand>(command)) {
-      return skip_step();
-    } else if (std::holds_alternative<DiscardCommand>(command)) {
-      end_dropped_step();
-      reducers_.clear_gradients();
-      return attendance_.restart();
-    } else {  // RefuseCommand
-      return attendance_.restart();
-    }
-  }
 }
 
 // --- parameters, replicas, checkpoints ---
@@ -702,12 +507,10 @@ void TrainingEngine::reset_parameter_state(const at::Tensor& parameter) {
 }
 
 void TrainingEngine::require_state_map() const {
-  if (!context_.is_sharded()) return;
-  throw InvalidArgument(
-      "DistributedOptimizer: state() with shard = " +
-      std::string(kolo::name_of(*context_.options.shard)) +
-      ", where each rank has state of its shards alone. Read a parameter's state with "
-      "parameter_state(), reset it with reset_parameter_state(), and save it with save().");
+  guards_.require_unsharded(
+      "state()",
+      "Each rank has state of its shards alone: read a parameter's state with parameter_state(), "
+      "reset it with reset_parameter_state(), and save it with save().");
 }
 
 /// Averages parameters of ranks that have stepped alone.

@@ -14,10 +14,10 @@
 #include "train/gradients/global_gradients.hpp"
 #include "train/optimizer/call_rules.hpp"
 #include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/joining.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/optimizer/loss_normalization.hpp"
 #include "train/optimizer/rank_comparison.hpp"
+#include "train/optimizer/step_protocol.hpp"
 #include "train/optimizer/training_checkpoint.hpp"
 #include "train/optimizer/training_context.hpp"
 #include "train/optimizer/training_reporter.hpp"
@@ -40,7 +40,6 @@ class TrainingEngine {
   TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups& groups,
                  const ModelSource& model, DistributedOptimizerOptions options,
                  const std::string& problem);
-  ~TrainingEngine();
   TrainingEngine(const TrainingEngine&) = delete;  // its parts refer to it
   TrainingEngine& operator=(const TrainingEngine&) = delete;
 
@@ -92,6 +91,7 @@ class TrainingEngine {
 
  private:
   void merge_options();
+  std::unique_ptr<StepProtocol> make_protocol();
   void begin_backward();
   void end_backward();
   void end_pass();
@@ -106,31 +106,22 @@ class TrainingEngine {
   double clip_norm(double max_norm, double norm_type);
   void clip_values(double max_value);
   void divide_gradients(double scale);
-  at::Tensor step_unsharded(const LossClosure& closure);
-  at::Tensor step_shards(const LossClosure& closure);
-  void update_shards();
   void end_step(StepEnd end);
-  void end_dropped_step();
+  void drop_step();
   void abandon_step();
   void average_parameters();
-  void start_units();
   void reduce(bool is_discarded);
-  void call_in_step(const char* call, const std::function<void()>& collective);
-  void gather_rows(const TensorView& own, void* all);
-  int join_sharded();
-  void follow_one_step();
 
   const std::unique_ptr<WrappedOptimizer> wrapped_;
   TrainingContext context_;
   OptionSync option_sync_;
   GradientReducers reducers_;
   UsageGuards guards_;
+  RankComparison comparison_;
+  std::unique_ptr<StepProtocol> protocol_;
   GlobalGradients gradients_;
   LossNormalization normalization_;
-  Attendance attendance_;
-  JoinCommands commands_;
   LocalSgdSchedule local_;
-  RankComparison comparison_;
   TrainingCheckpoint checkpoint_;
   TrainingReporter reporter_;
   // Autograd may report the end of a backward() after this is destroyed.

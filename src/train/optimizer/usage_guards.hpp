@@ -14,7 +14,8 @@ class UsageGuards {
       : context_(context), reducers_(reducers) {}
 
   /// Throws if the optimizer is sharded, so that `what` is impossible.
-  void require_unsharded(const std::string& what) const;
+  void require_unsharded(const std::string& what,
+                         const std::string& instead = "Use shard = none.") const;
   /// Throws once state is sharded, since `what` writes or reads whole state.
   void require_whole_state(const std::string& what) const;
   /// Throws if the program has moved parameters, has written to shared ones, or has stepped the

@@ -731,7 +731,12 @@ Expected Reference::zero(int optimizer, Zeroing by, bool to_none) {
   if (by == Zeroing::Wrapped) {
     if (!to_none && !trained.is_idle()) return Expected::not_made();
     if (trained.members_side == Side::Wrapper) {
-      for (const std::string& name : trained.unmatched) names.erase(name);
+      for (const std::string& name : trained.unmatched) {
+        // It would stay, of passes that may be counted and infinite unlike the next.
+        const auto has = [&](int rank) { return of(rank).contains(name); };
+        if (std::ranges::any_of(active(), has)) return Expected::not_made();
+        names.erase(name);
+      }
     }
     trained.has_overflow = false;
     if (!trained.is_idle()) trained.is_zeroed = true;
