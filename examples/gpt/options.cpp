@@ -42,8 +42,7 @@ void add_training_options(CLI::App& app, Options& options) {
   app.add_option("--seed", options.seed, "of initial weights, batches and the sample")
       ->check(CLI::Range(0, std::numeric_limits<int>::max()));
   app.add_option("--compression", options.compression,
-                 "how gradients are compressed when they are sent")
-      ->check(CLI::IsMember({"none", "fp16", "bf16", "int8", "one_bit"}));
+                 "how gradients are compressed when they are sent: none, fp16, int8, …");
 }
 
 void add_task_options(CLI::App& app, Options& options) {
