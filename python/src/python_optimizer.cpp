@@ -211,12 +211,6 @@ std::string PythonOptimizer::problem(const DistributedOptimizerOptions& options)
            "that ranks would diverge. Use an optimizer that does not.";
   }
   const bool is_sharded = *options.shard != Shard::None;
-  if (is_sharded && !is_elementwise_) {
-    return class_name_ +
-           " steps a parameter as a whole, and shard = " + std::string(name_of(*options.shard)) +
-           " gives a rank only parts of it. Use shard = none, or an optimizer that steps each "
-           "element by itself.";
-  }
   if (is_sharded || !options.reduce_dtype || class_name_ == "torch.optim.sgd.SGD") return {};
   const auto has_wider_gradients = [&](const auto& group) {
     return std::ranges::any_of(group.params(), [&](const at::Tensor& parameter) {

@@ -42,6 +42,10 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   std::string class_name() const override { return class_name_; }
   std::string problem(const DistributedOptimizerOptions& options) const override;
   Groups& groups() override { return groups_; }
+  std::optional<bool> needs_whole_tensors(std::size_t) const override {
+    if (!is_of_torch_) return {};
+    return !is_elementwise_;
+  }
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override { return false; }
   void step_leaves(std::vector<std::vector<at::Tensor>> leaves) override;

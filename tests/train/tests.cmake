@@ -186,6 +186,11 @@ if(TARGET kolo)
   # messages of another group, or of the whole program. One group after the other
   # (KOLO_TEST_GROUPS=in_turn) by hand.
   kolo_add_variant(train_test groups 4 900 ENVIRONMENT KOLO_TEST_GROUPS=at_once)
+  # Owners of whole tensors: in one copy, and gathered with one copy per node.
+  kolo_add_mpi_test(whole_tensors_test SOURCES train/sharding/whole_tensors_test.cpp
+    LIBRARIES kolo_extras)
+  kolo_add_variant(whole_tensors_test messages 3 300 ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  kolo_add_variant(whole_tensors_test nodes 4 300 ENVIRONMENT ${nodes})
   # Whole models, for fifty steps: in one copy of uneven shards; and where nodes gather.
   kolo_add_mpi_test(sharded_models_test
     SOURCES train/sharding/sharded_models_test.cpp RANKS 3 TIMEOUT 900 LIBRARIES kolo)

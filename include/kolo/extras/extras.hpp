@@ -5,6 +5,7 @@
 #include "kolo/extras/batches.hpp"
 #include "kolo/extras/distributed_sampler.hpp"
 #include "kolo/extras/gather_for_metrics.hpp"
+#include "kolo/extras/muon.hpp"
 #include "kolo/extras/power_sgd.hpp"
 #include "kolo/extras/progress_bar.hpp"
 #include "kolo/extras/schedule.hpp"

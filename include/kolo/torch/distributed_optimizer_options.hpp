@@ -91,9 +91,10 @@ struct DistributedOptimizerOptions {
   ///
   /// Optimizer: the optimizer state. step() updates this rank's equal shard of every bucket and
   /// gathers the parameters, which are then bit-equal to those of None where reductions are
-  /// rank-ordered (except after clipping). The wrapped optimizer must be element-wise: its step()
-  /// is called for each bucket in which this rank's shard has gradients, with those leaves in their
-  /// parameter group. Parameters must be contiguous, each in a storage of its own. After the
+  /// rank-ordered (except after clipping). The wrapped optimizer's step() is called for each bucket
+  /// in which this rank's shard has gradients, or once, with those leaves in their parameter group:
+  /// pieces of parameters, or whole ones if it needs them (kolo/torch/tensor_needs.hpp); it must
+  /// not need its closure. Parameters must be contiguous, each in a storage of its own. After the
   /// reduction grad() refuses access. Existing state is sharded too, and destroying this object
   /// erases it.
   ///

@@ -307,8 +307,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     model: supplies names, instead of named_parameters, and buffers, as they are when save() writes
         them.
     shard: "optimizer", "gradients" or "full": what is sharded over the ranks instead of replicated,
-        as ZeRO-1, -2 and -3; the optimizer must step each element by itself, as Adafactor, Muon,
-        LARS and LAMB do not. Default: the setting KOLO_SHARD.
+        as ZeRO-1, -2 and -3. An optimizer that looks at whole parameters, such as Adafactor or
+        Muon, has one rank that steps each. Default: the setting KOLO_SHARD.
     master_weights, reduce_dtype, bucket_bytes, error_feedback: as in C++; see
         include/kolo/torch/distributed_optimizer_options.hpp.
 

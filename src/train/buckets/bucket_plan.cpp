@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -27,9 +28,46 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
   return aligned(parameter.count * size_of(parameter.dtype));
 }
 
+/// Moves each member into one of `shards` shards, the largest first to the one with the fewest
+/// bytes. Returns the bytes of the fullest.
+std::size_t share_out(Bucket& bucket, const std::vector<PlannedParameter>& parameters,
+                      std::size_t shards, std::size_t alignment) {
+  const auto bytes = [&](const Bucket::Member* member) {
+    return bytes_of(parameters[member->parameter]);
+  };
+  std::vector<Bucket::Member*> members;
+  for (Bucket::Member& member : bucket.members) members.push_back(&member);
+  std::ranges::stable_sort(members, std::greater(), bytes);
+  std::vector<std::size_t> filled(shards);
+  std::vector<std::size_t> owners;
+  for (Bucket::Member* const member : members) {
+    const auto least = std::ranges::min_element(filled);
+    owners.push_back(static_cast<std::size_t>(least - filled.begin()));
+    member->offset = *least;
+    *least += bytes(member);
+  }
+  const std::size_t shard = aligned(std::ranges::max(filled), alignment);
+  for (std::size_t i = 0; i < members.size(); ++i) members[i]->offset += owners[i] * shard;
+  return shard;
+}
+
+/// Whether another parameter starts a new bucket. Padding of whole parameters moves like gradients,
+/// so it must be little: an eighth, or what no order avoids.
+bool is_full(Bucket bucket, const std::vector<PlannedParameter>& parameters,
+             std::size_t bucket_bytes, std::size_t shards) {
+  const std::size_t bytes = bucket.size_bytes;
+  if (bytes < bucket_bytes) return false;
+  if (bytes >= bucket_bytes * shards) return true;
+  return share_out(bucket, parameters, shards, kBucketAlignment) * shards * 7 <= bytes * 8;
+}
+
 /// Places the buckets one after another in memory. Each ends with its flags.
-void place_buckets(BucketPlan& plan, std::size_t shards, std::size_t alignment) {
+void place_buckets(BucketPlan& plan, const std::vector<PlannedParameter>& parameters,
+                   std::size_t shards, std::size_t alignment) {
   for (Bucket& bucket : plan.buckets) {
+    if (bucket.is_whole) {
+      bucket.size_bytes = shards * share_out(bucket, parameters, shards, alignment);
+    }
     bucket.offset = plan.size_bytes;
     for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
     bucket.size_bytes = aligned(bucket.size_bytes, shards * alignment);
@@ -45,34 +83,38 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,
                         std::size_t shards, std::size_t alignment) {
   BucketPlan plan;
-  // The unfinished bucket of each group, dtype and compression.
-  std::map<std::tuple<int, DType, bool>, std::size_t> open;
+  // The unfinished bucket of each group, dtype, compression and kind of shard.
+  std::map<std::tuple<int, DType, bool, bool>, std::size_t> open;
   for (const std::size_t index : order) {
     const PlannedParameter& parameter = parameters[index];
-    const std::tuple key{parameter.group, parameter.dtype, parameter.is_compressed};
+    const std::tuple key{parameter.group, parameter.dtype, parameter.is_compressed,
+                         parameter.is_whole};
     const auto found = open.find(key);
     const bool is_limited = parameter.group == PlannedParameter::kNoGroup;
-    const bool fits =
-        found != open.end() &&
-        (!(is_limited || parameter.may_split_group) ||
-         plan.buckets[found->second].size_bytes + bytes_of(parameter) <= bucket_bytes);
+    const auto has_room = [&](const Bucket& bucket) {
+      if (!is_limited && !parameter.may_split_group) return true;
+      if (parameter.is_whole) return !is_full(bucket, parameters, bucket_bytes, shards);
+      return bucket.size_bytes + bytes_of(parameter) <= bucket_bytes;
+    };
+    const bool fits = found != open.end() && has_room(plan.buckets[found->second]);
     if (!fits) {
       open[key] = plan.buckets.size();
       plan.buckets.emplace_back();
       plan.buckets.back().dtype = parameter.dtype;
       plan.buckets.back().is_compressed = parameter.is_compressed;
+      plan.buckets.back().is_whole = parameter.is_whole;
     }
     const std::size_t place = open[key];
     Bucket& bucket = plan.buckets[place];
     bucket.members.push_back({index, bucket.size_bytes});
     bucket.size_bytes += bytes_of(parameter);
     const bool is_first = place == 0;
-    if (is_first && is_limited && bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
+    if (is_first && is_limited && !bucket.is_whole && bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
       open.erase(key);
     }
   }
   if (!plan.buckets.empty()) plan.buckets.front().has_digest = true;
-  place_buckets(plan, shards, alignment);
+  place_buckets(plan, parameters, shards, alignment);
   return plan;
 }
 

@@ -19,6 +19,7 @@ struct PlannedParameter {
   int group = kNoGroup;          ///< its parameters share a bucket
   bool may_split_group = false;  ///< into several buckets, if one is not enough
   bool is_compressed = true;     ///< the same for all parameters of a bucket
+  bool is_whole = false;         ///< it lies in one shard; the same for all of a bucket
 };
 
 /// A contiguous range of memory that is reduced in one operation: gradients of one dtype, padded so
@@ -37,6 +38,7 @@ struct Bucket {
   };
   DType dtype = DType::Float32;
   bool is_compressed = true;
+  bool is_whole = false;  ///< each member lies in one shard, whose rank owns it
   bool has_digest = false;
   std::vector<Member> members;
   std::size_t offset = 0;
@@ -63,6 +65,8 @@ struct BucketPlan {
 /// bucket is closed at a quarter of that, so that the first reduction starts early. A group becomes
 /// one bucket per dtype, of any size, and a second one if only some of its parameters are
 /// compressed.
+/// Whole parameters share a bucket until they divide well among the shards, or fill `bucket_bytes`
+/// in each.
 /// Gradients are padded so that they divide into `shards` equal shards; shards and buckets begin at
 /// multiples of `alignment`, which is a multiple of 64.
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,

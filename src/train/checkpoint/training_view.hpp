@@ -43,7 +43,7 @@ struct ModelView {
   }
   /// Whether a load sets the tensor: otherwise another optimizer gathers it, and its load() does.
   bool sets(const std::string& name, const at::Tensor& tensor) const {
-    return !is_gathered_on_use(tensor) || gathers(name, tensor);
+    return tensor.numel() == 0 || !is_gathered_on_use(tensor) || gathers(name, tensor);
   }
 
   /// Adds parameters; of several names of one tensor, the first counts.

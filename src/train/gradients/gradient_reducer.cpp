@@ -379,6 +379,7 @@ std::vector<PlannedParameter> GradientReducer::planned_parameters(
     planned.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
                        dtype_of(parameter.tensor), parameter.group});
     planned.back().is_compressed = parameter.is_compressed;
+    planned.back().is_whole = parameter.is_whole;
     if (!units_) continue;
     planned.back().may_split_group = parameter.group == PlannedParameter::kNoGroup;
     planned.back().group = static_cast<int>(units_->unit_of[first_number + planned.size() - 1]);

@@ -19,6 +19,7 @@ struct ReducedParameter {
   int group = PlannedParameter::kNoGroup;
   std::size_t place = 0;      ///< index in the model
   bool is_compressed = true;  ///< its gradient, if gradients are compressed
+  bool is_whole = false;      ///< if sharded, on one rank, which steps the whole tensor
 };
 
 std::vector<at::Tensor> tensors_of(const std::vector<ReducedParameter>& parameters);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -9,6 +11,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "base/log.hpp"
 #include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "train/gradients/global_gradients.hpp"
@@ -17,6 +20,7 @@
 #include "train/sharding/operator_watch.hpp"
 #include "train/tensors/deferred.hpp"
 #include "train/tensors/parameter_storage.hpp"
+#include "train/wrapped/whole_tensors.hpp"
 
 namespace kolo::train {
 namespace {
@@ -166,6 +170,48 @@ void GradientReducers::assign_groups(Parameters& parameters) const {
   }
 }
 
+/// If the optimizer is sharded: finds out which parameters must be whole for their groups. Returns
+/// why a group cannot be sharded.
+std::string GradientReducers::choose_whole(Parameters& parameters) const {
+  std::map<std::size_t, std::vector<ReducedParameter*>> by_group;
+  for (ReducedParameter& parameter : parameters) {
+    const std::optional<std::size_t> group = option_sync_.group_of(parameter.tensor);
+    if (group) by_group[*group].push_back(&parameter);
+  }
+  bool is_told = false;
+  for (const auto& [group, members] : by_group) {
+    std::vector<at::Tensor> tensors;
+    for (const ReducedParameter* const member : members) tensors.push_back(member->tensor);
+    const Wholeness whole = wholeness_of(context_.wrapped, group, tensors);
+    if (!whole.problem.empty()) return whole.problem;
+    for (ReducedParameter* const member : members) member->is_whole = whole.is_needed;
+    if (!whole.is_needed || !whole.was_probed || std::exchange(is_told, true)) continue;
+    if (context_.set.rank() != 0) continue;
+    KOLO_LOG(Warn) << "DistributedOptimizer: " << context_.wrapped.class_name()
+                   << " steps a probe otherwise in pieces than whole, so each of its parameters has "
+                      "one rank that steps it. Derive it from kolo::WholeTensors, or from "
+                      "kolo::Elementwise if pieces will do.";
+  }
+  return {};
+}
+
+void GradientReducers::require_whole() const {
+  std::vector<bool> needs_whole;
+  for (std::size_t i = 0; i < context_.groups.size(); ++i) {
+    needs_whole.push_back(context_.wrapped.needs_whole_tensors(i).value_or(false));
+  }
+  for (const auto& reducer : reducers_) {
+    for (const ReducedParameter& parameter : reducer->parameters()) {
+      const std::optional<std::size_t> group = option_sync_.group_of(parameter.tensor);
+      if (parameter.is_whole || !group || !needs_whole[*group]) continue;
+      throw InvalidArgument("DistributedOptimizer: parameter '" + parameter.name +
+                            "' is in parameter group " + std::to_string(*group) +
+                            ", which needs whole tensors, but it is sharded in pieces for the group "
+                            "that it was in before. Put it there before the optimizer is wrapped.");
+    }
+  }
+}
+
 void GradientReducers::add(Parameters parameters, const Parameters& frozen,
                            const std::string& problem) {
   const std::string prefix = context_.prefix + "." + std::to_string(additions_++);
@@ -173,6 +219,7 @@ void GradientReducers::add(Parameters parameters, const Parameters& frozen,
   if (own_problem.empty()) {
     own_problem = apply_compression_policy(context_.options, context_.compression, parameters);
   }
+  if (own_problem.empty() && context_.is_sharded()) own_problem = choose_whole(parameters);
   if (own_problem.empty() && !parameters.empty()) {
     const ReducedParameter& first =
         reducers_.empty() ? parameters.front() : reducers_.front()->parameters().front();

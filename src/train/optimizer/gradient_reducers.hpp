@@ -81,6 +81,8 @@ class GradientReducers {
   void end_withholding();
   /// Once a step has laid out the first shards.
   bool are_sharded() const;
+  /// Throws InvalidArgument if a parameter in pieces is in a group that needs whole tensors now.
+  void require_whole() const;
   /// The name of a parameter that has changed since its gradient arrived; empty if none has.
   std::string changed_since_arrival() const;
 
@@ -93,6 +95,7 @@ class GradientReducers {
   Parameters parameters_of_groups() const;
   Parameters new_parameters() const;
   void assign_groups(Parameters& parameters) const;
+  std::string choose_whole(Parameters& parameters) const;
   void add(Parameters parameters, const Parameters& frozen, const std::string& problem);
   void choose_memory(const Parameters& parameters, const std::string& prefix);
   void place_frozen(const Parameters& frozen, const std::string& prefix);

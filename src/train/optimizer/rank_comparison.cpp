@@ -49,6 +49,7 @@ void append_facts(const std::string& what, const std::vector<ReducedParameter>& 
       value += " in group " + std::to_string(parameter.group);
     }
     if (!parameter.is_compressed) value += ", not compressed";
+    if (parameter.is_whole) value += ", whole";
     facts.push_back({what + std::to_string(i), std::move(value)});
   }
 }

@@ -288,6 +288,7 @@ at::Tensor ShardedSteps::step(const LossClosure& closure, const std::function<vo
     loss = closure();
   }
   reduce();
+  reducers_.require_whole();
   if (context_.have_some_joined()) announce("step()", OptionSync::describe(context_.groups));
   update();
   return loss;

@@ -70,7 +70,7 @@ using Shape = std::vector<std::int64_t>;
 
 /// State with an element for each of the leaf's is known by its shape. State of an own shape may be
 /// [1], so a leaf of one element has another.
-Shape shape_of_leaf(std::int64_t count) { return count == 1 ? Shape{1, 1} : Shape{count}; }
+Shape shape_of_piece(std::int64_t count) { return count == 1 ? Shape{1, 1} : Shape{count}; }
 
 /// Copies the elements that the program has written to the master copy: those that differ from its
 /// rounded values.
@@ -129,9 +129,9 @@ std::vector<ParameterShards::Leaf> ParameterShards::make_leaves(const Bucket& bu
     const std::size_t own_end = std::min(offset + parameter.nbytes(), end);
     std::size_t own_begin = std::max(offset, begin);
     for (std::size_t bytes = 0; own_begin < own_end; own_begin += bytes) {
-      bytes = std::min(own_end - own_begin, most);
+      bytes = bucket.is_whole ? own_end - own_begin : std::min(own_end - own_begin, most);
       const auto count = static_cast<std::int64_t>(bytes / element);
-      const Shape shape = shape_of_leaf(count);
+      const Shape shape = bucket.is_whole ? parameter.sizes().vec() : shape_of_piece(count);
       const at::Tensor elements =
           tensor_over(memory_->buffer(), shard + own_begin - begin, shape, type);
       Leaf leaf{index,

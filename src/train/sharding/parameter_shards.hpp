@@ -49,7 +49,8 @@ struct UpdateType {
 /// A shard is a range of a bucket. Each parameter that overlaps it has leaves there, several if it
 /// is long: autograd leaves over the parameter's memory, which the wrapped optimizer steps like
 /// parameters. One leaf per shard would not do: a parameter without a gradient must not be stepped,
-/// nor its state. A leaf whose type differs from the memory's is a master copy: it has its own
+/// nor its state. A parameter that the optimizer needs whole lies in one shard and is one leaf, of
+/// its own shape. A leaf whose type differs from the memory's is a master copy: it has its own
 /// memory, and is copied to the parameter's memory after each step.
 class ParameterShards {
  public:
@@ -57,7 +58,8 @@ class ParameterShards {
     std::size_t parameter;  ///< its index
     std::size_t member;     ///< its index among the bucket's members
     std::int64_t begin;     ///< its first element in the parameter
-    at::Tensor elements;    ///< [n], over the parameter's memory; [1, 1] if it is one element
+    at::Tensor elements;    ///< over the parameter's memory: of its shape if it is whole, otherwise
+                            ///< [n], or [1, 1] if it is one element
     at::Tensor values;      ///< stepped by the optimizer: the same memory, or a master copy
     at::Tensor gradient;    ///< reduced
 

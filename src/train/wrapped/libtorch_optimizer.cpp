@@ -19,6 +19,7 @@
 #include <torch/serialize/output-archive.h>
 
 #include "kolo/error.hpp"
+#include "kolo/torch/tensor_needs.hpp"
 #include "kolo/torch/parameter_sync.hpp"
 #include "train/wrapped/fused_step.hpp"
 #include "train/wrapped/options.hpp"
@@ -280,6 +281,17 @@ std::string LibTorchOptimizer::problem(const DistributedOptimizerOptions&) const
     return "fused = true steps torch::optim::Adam, AdamW and SGD, not " + class_name() +
            ". Leave it out.";
   }
+  return {};
+}
+
+std::optional<bool> LibTorchOptimizer::needs_whole_tensors(std::size_t group) const {
+  const auto* const options =
+      dynamic_cast<const TensorNeeds*>(&optimizer_.param_groups()[group].options());
+  if (options != nullptr) return options->needs_whole_tensors();
+  if (const auto* const own = dynamic_cast<const TensorNeeds*>(&optimizer_)) {
+    return own->needs_whole_tensors();
+  }
+  if (steps_leaves_separately()) return false;  // as all of LibTorch's classes
   return {};
 }
 

@@ -124,6 +124,8 @@ class WrappedOptimizer {
   /// do; empty if it can.
   virtual std::string problem(const DistributedOptimizerOptions& options) const = 0;
   virtual Groups& groups() = 0;
+  /// What the options or the class of a group say, see kolo::TensorNeeds; none if they say nothing.
+  virtual std::optional<bool> needs_whole_tensors(std::size_t group) const = 0;
 
   /// Steps the parameters of all groups, after `closure` if there is one; returns its result.
   virtual at::Tensor step(const LossClosure& closure) = 0;
@@ -202,6 +204,7 @@ class LibTorchOptimizer final : public WrappedOptimizer {
   std::string class_name() const override;
   std::string problem(const DistributedOptimizerOptions& options) const override;
   Groups& groups() override { return optimizer_.param_groups(); }
+  std::optional<bool> needs_whole_tensors(std::size_t group) const override;
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override;
   void step_leaves(std::vector<std::vector<at::Tensor>> leaves) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -113,6 +114,60 @@ TEST(BucketPlanTest, MembersAndFlagsDoNotOverlap_ShardsAreEqualMultiplesOf64Byte
     }
     EXPECT_EQ(plan.size_bytes, end);
   }
+}
+
+/// Whole parameters of these element counts.
+std::vector<PlannedParameter> whole_parameters_of(const Places& counts) {
+  std::vector<PlannedParameter> parameters = parameters_of(counts);
+  for (PlannedParameter& parameter : parameters) parameter.is_whole = true;
+  return parameters;
+}
+
+TEST(BucketPlanTest, WholeParameters_LieInOneShardEach_AndDoNotOverlap) {
+  const auto counts = Places{48, 16, 64, 64, 1, 130, 16, 48, 64, 64, 0, 3};
+  for (const std::size_t shards : Places{1, 2, 3, 4, 7}) {
+    const auto plan = plan_buckets(whole_parameters_of(counts), first_to_last(counts.size()),
+                                   kBucketBytes, shards, 128);
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    for (const Bucket& bucket : plan.buckets) {
+      const std::size_t shard = bucket.shard_bytes(shards);
+      EXPECT_EQ(shard % 128, 0U);
+      for (const Bucket::Member& member : bucket.members) {
+        const std::size_t bytes = counts[member.parameter] * sizeof(float);
+        const std::size_t begin = member.offset - bucket.offset;
+        EXPECT_EQ(begin % 64, 0U);
+        EXPECT_LE(begin % shard + bytes, shard) << member.parameter << " of " << shards;
+        EXPECT_LE(begin + bytes, bucket.gradient_count() * sizeof(float));
+        if (bytes > 0) ranges.emplace_back(member.offset, member.offset + bytes);
+      }
+    }
+    std::ranges::sort(ranges);
+    for (std::size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+  }
+}
+
+TEST(BucketPlanTest, WholeParameters_FillABucketUntilTheyDivideWell) {
+  // The matrices of transformer blocks: 4 + 4 + 3 + 1 times 64 elements.
+  Places counts;
+  for (int block = 0; block < 6; ++block) counts.insert(counts.end(), {192, 64, 256, 256});
+  const auto plan = plan_buckets(whole_parameters_of(counts), first_to_last(counts.size()),
+                                 kBucketBytes, 4);
+  EXPECT_GT(plan.buckets.size(), 1U);
+  const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  std::size_t planned = 0;
+  for (const Bucket& bucket : plan.buckets) planned += bucket.gradient_count();
+  EXPECT_LE(planned * 7, all * 8);
+  // One alone cannot be divided.
+  EXPECT_EQ(plan_buckets(whole_parameters_of({64}), {0}, kBucketBytes, 4).buckets[0].gradient_count(),
+            256U);
+}
+
+TEST(BucketPlanTest, WholeParametersAndPieces_ShareNoBucket) {
+  auto parameters = parameters_of({8, 8, 8});
+  parameters[1].is_whole = true;
+  const auto plan = plan_buckets(parameters, first_to_last(3), kBucketBytes, 2);
+  EXPECT_EQ(members_of(plan), (std::vector<Places>{{0, 2}, {1}}));
+  EXPECT_TRUE(plan.buckets[1].is_whole);
 }
 
 TEST(BucketPlanTest, SharedSlots_BucketsTakeTurnsInTheLargestOnesMemory) {

@@ -761,8 +761,8 @@ struct Load final : Call {
         throw std::runtime_error("extras of another checkpoint");
       }
       if (rank.optimizers() > 1) continue;  // one may leave out what the other keeps sharded
-      const std::size_t others = loaded.left_out.size() + loaded.unused.size();
-      require_near("tensors left out or unused", static_cast<double>(others), 0.0);
+      for (const std::string& name : loaded.left_out) throw std::runtime_error("left out " + name);
+      for (const std::string& name : loaded.unused) throw std::runtime_error("unused " + name);
     }
   }
 };

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kolo/extras/muon.hpp"
 #include "support/random.hpp"
 
 namespace kolo::random_training {
@@ -13,7 +14,7 @@ namespace {
 using simulator::Random;
 
 constexpr const char* kModes[] = {"none", "optimizer", "gradients", "copy", "gathered"};
-constexpr const char* kClasses[] = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"};
+constexpr const char* kClasses[] = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Muon"};
 constexpr const char* kKinds[] = {"plain", "tied", "scalar", "empty", "complex", "unused"};
 
 /// Of a group. `has_more`: momentum, or amsgrad, which groups of an optimizer have in common, since
@@ -41,6 +42,9 @@ std::shared_ptr<torch::optim::OptimizerOptions> draw_options(Random& random, Cla
           RMSpropOptions(rate).eps(1e-4).weight_decay(decay).momentum(has_more ? 0.5 : 0.0));
     case Class::Adagrad:
       return std::make_shared<AdagradOptions>(AdagradOptions(rate).eps(1e-4).weight_decay(decay));
+    case Class::Muon:
+      return std::make_shared<MuonOptions>(
+          MuonOptions(rate).eps(1e-4).weight_decay(decay).orthogonalizes(has_more));
   }
   return nullptr;
 }
@@ -233,6 +237,7 @@ Plan draw_plan(std::uint64_t seed, Mode mode, int ranks) {
   for (int o = 0; o < optimizers; ++o) {
     plan.classes.push_back(has_complex(plan.model) ? Class::Sgd
                                                    : static_cast<Class>(random.between(0, 4)));
+    if (seed % 7 == 5 && !has_complex(plan.model)) plan.classes.back() = Class::Muon;
   }
   plan.is_accelerated = plan.model.networks == 1 && optimizers == 1 && random.one_in(3);
   plan.structure = draw_structure(random, plan);
@@ -277,6 +282,7 @@ std::unique_ptr<torch::optim::Optimizer> make_plain(Class which, const Groups& g
     case Class::AdamW: return make.operator()<AdamW, AdamWOptions>();
     case Class::RmsProp: return make.operator()<RMSprop, RMSpropOptions>();
     case Class::Adagrad: return make.operator()<Adagrad, AdagradOptions>();
+    case Class::Muon: return make.operator()<Muon, MuonOptions>();
   }
   return nullptr;
 }

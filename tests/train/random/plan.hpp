@@ -23,7 +23,7 @@ Shard shard_of(Mode mode);
 inline bool is_sharded(Mode mode) { return mode != Mode::None; }
 inline bool is_full(Mode mode) { return mode >= Mode::FullCopy; }
 
-enum class Class { Sgd, Adam, AdamW, RmsProp, Adagrad };
+enum class Class { Sgd, Adam, AdamW, RmsProp, Adagrad, Muon };
 const char* name_of(Class which);
 
 /// How the parameters are divided among two optimizers.

@@ -50,7 +50,7 @@ double& decay_of(torch::optim::OptimizerOptions& options) {
   using namespace torch::optim;
   for (double* const decay : {decay_in<SGDOptions>(options), decay_in<AdamOptions>(options),
                               decay_in<AdamWOptions>(options), decay_in<RMSpropOptions>(options),
-                              decay_in<AdagradOptions>(options)}) {
+                              decay_in<AdagradOptions>(options), decay_in<MuonOptions>(options)}) {
     if (decay != nullptr) return *decay;
   }
   throw std::logic_error("options of an unknown class");
