@@ -31,8 +31,8 @@ struct MuonOptions : torch::optim::OptimizerCloneableOptions<MuonOptions>, Tenso
   /// set, by 0.2 sqrt(max(r, c)), so that updates are as large as AdamW's and its `lr` fits.
   TORCH_ARG(bool, matches_adamw) = false;
   using Betas = std::tuple<double, double>;
-  TORCH_ARG(Betas, betas) = {0.9, 0.999};  ///< of AdamW, for all other parameters
-  TORCH_ARG(double, eps) = 1e-8;           ///< of AdamW
+  TORCH_ARG(Betas, betas) = { 0.9, 0.999 };  ///< of AdamW, for all other parameters
+  TORCH_ARG(double, eps) = 1e-8;             ///< of AdamW
 
  public:
   bool needs_whole_tensors() const override { return orthogonalizes_; }

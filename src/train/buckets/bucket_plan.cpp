@@ -109,7 +109,8 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
     bucket.members.push_back({index, bucket.size_bytes});
     bucket.size_bytes += bytes_of(parameter);
     const bool is_first = place == 0;
-    if (is_first && is_limited && !bucket.is_whole && bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
+    if (is_first && is_limited && !bucket.is_whole &&
+        bucket.size_bytes >= bucket_bytes / kFirstBucketDivisor) {
       open.erase(key);
     }
   }

@@ -187,10 +187,11 @@ std::string GradientReducers::choose_whole(Parameters& parameters) const {
     for (ReducedParameter* const member : members) member->is_whole = whole.is_needed;
     if (!whole.is_needed || !whole.was_probed || std::exchange(is_told, true)) continue;
     if (context_.set.rank() != 0) continue;
-    KOLO_LOG(Warn) << "DistributedOptimizer: " << context_.wrapped.class_name()
-                   << " steps a probe otherwise in pieces than whole, so each of its parameters has "
-                      "one rank that steps it. Derive it from kolo::WholeTensors, or from "
-                      "kolo::Elementwise if pieces will do.";
+    KOLO_LOG(Warn)
+        << "DistributedOptimizer: " << context_.wrapped.class_name()
+        << " steps a probe otherwise in pieces than whole, so each of its parameters has "
+           "one rank that steps it. Derive it from kolo::WholeTensors, or from "
+           "kolo::Elementwise if pieces will do.";
   }
   return {};
 }
@@ -204,10 +205,11 @@ void GradientReducers::require_whole() const {
     for (const ReducedParameter& parameter : reducer->parameters()) {
       const std::optional<std::size_t> group = option_sync_.group_of(parameter.tensor);
       if (parameter.is_whole || !group || !needs_whole[*group]) continue;
-      throw InvalidArgument("DistributedOptimizer: parameter '" + parameter.name +
-                            "' is in parameter group " + std::to_string(*group) +
-                            ", which needs whole tensors, but it is sharded in pieces for the group "
-                            "that it was in before. Put it there before the optimizer is wrapped.");
+      throw InvalidArgument(
+          "DistributedOptimizer: parameter '" + parameter.name + "' is in parameter group " +
+          std::to_string(*group) +
+          ", which needs whole tensors, but it is sharded in pieces for the group "
+          "that it was in before. Put it there before the optimizer is wrapped.");
     }
   }
 }

@@ -70,10 +70,9 @@ using JoinedCalls =
 
 /// Each rank has all reduced gradients and steps by itself: the runtime answers for joined ranks,
 /// which catch up at the end of join(). The arguments outlive this.
-std::unique_ptr<StepProtocol> make_whole_steps(TrainingContext& context,
-                                                  GradientReducers& reducers,
-                                                  OptionSync& option_sync,
-                                                  const RankComparison& comparison);
+std::unique_ptr<StepProtocol> make_whole_steps(TrainingContext& context, GradientReducers& reducers,
+                                               OptionSync& option_sync,
+                                               const RankComparison& comparison);
 
 /// What sharded steps have the rest of the optimizer do.
 struct ShardedStepHooks {
@@ -84,9 +83,9 @@ struct ShardedStepHooks {
 };
 /// Ranks have shards, and need each other until the end of the step, also those that have joined.
 std::unique_ptr<StepProtocol> make_sharded_steps(TrainingContext& context,
-                                                GradientReducers& reducers,
-                                                OptionSync& option_sync,
-                                                const RankComparison& comparison,
-                                                ShardedStepHooks hooks);
+                                                 GradientReducers& reducers,
+                                                 OptionSync& option_sync,
+                                                 const RankComparison& comparison,
+                                                 ShardedStepHooks hooks);
 
 }  // namespace kolo::train

@@ -65,8 +65,7 @@ TrainingEngine::TrainingEngine(std::unique_ptr<WrappedOptimizer> wrapped, Groups
       guards_(context_, reducers_),
       comparison_(context_, reducers_, option_sync_),
       protocol_(make_protocol()),
-      gradients_(context_.set, context_.sets,
-                 protocol_->gather_rows()),
+      gradients_(context_.set, context_.sets, protocol_->gather_rows()),
       normalization_(context_, reducers_),
       local_(context_, reducers_),
       checkpoint_(context_, reducers_, option_sync_, model),
@@ -107,16 +106,15 @@ std::unique_ptr<StepProtocol> TrainingEngine::make_protocol() {
          protocol_->restart();
        }},
   };
-  return make_sharded_steps(
-      context_, reducers_, option_sync_, comparison_,
-      {.drop_gradients = [this] { drop_gradients(/*adds_new=*/false); },
-       .abandon = [this] { abandon_step(); },
-       .end_step =
-           [this] {
-             ++context_.steps;
-             end_step(StepEnd::Step);
-           },
-       .calls = std::move(calls)});
+  return make_sharded_steps(context_, reducers_, option_sync_, comparison_,
+                            {.drop_gradients = [this] { drop_gradients(/*adds_new=*/false); },
+                             .abandon = [this] { abandon_step(); },
+                             .end_step =
+                                 [this] {
+                                   ++context_.steps;
+                                   end_step(StepEnd::Step);
+                                 },
+                             .calls = std::move(calls)});
 }
 
 void TrainingEngine::match_groups() {

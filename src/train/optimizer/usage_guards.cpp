@@ -8,8 +8,7 @@ namespace kolo::train {
 void UsageGuards::require_unsharded(const std::string& what, const std::string& instead) const {
   if (!context_.is_sharded()) return;
   throw InvalidArgument("DistributedOptimizer: " + what + " is not possible with shard = " +
-                        std::string(kolo::name_of(*context_.options.shard)) +
-                        ". " + instead);
+                        std::string(kolo::name_of(*context_.options.shard)) + ". " + instead);
 }
 
 void UsageGuards::require_whole_state(const std::string& what) const {

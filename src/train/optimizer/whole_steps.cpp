@@ -17,7 +17,7 @@ namespace {
 class WholeSteps final : public StepProtocol {
  public:
   WholeSteps(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
-                const RankComparison& comparison)
+             const RankComparison& comparison)
       : StepProtocol(context, reducers), option_sync_(option_sync), comparison_(comparison) {}
 
   void announce(const std::string&, const nlohmann::json&) override {}
@@ -109,10 +109,9 @@ void WholeSteps::copy_from(int root) {
 
 }  // namespace
 
-std::unique_ptr<StepProtocol> make_whole_steps(TrainingContext& context,
-                                                  GradientReducers& reducers,
-                                                  OptionSync& option_sync,
-                                                  const RankComparison& comparison) {
+std::unique_ptr<StepProtocol> make_whole_steps(TrainingContext& context, GradientReducers& reducers,
+                                               OptionSync& option_sync,
+                                               const RankComparison& comparison) {
   return std::make_unique<WholeSteps>(context, reducers, option_sync, comparison);
 }
 

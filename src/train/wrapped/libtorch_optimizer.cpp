@@ -19,8 +19,8 @@
 #include <torch/serialize/output-archive.h>
 
 #include "kolo/error.hpp"
-#include "kolo/torch/tensor_needs.hpp"
 #include "kolo/torch/parameter_sync.hpp"
+#include "kolo/torch/tensor_needs.hpp"
 #include "train/wrapped/fused_step.hpp"
 #include "train/wrapped/options.hpp"
 

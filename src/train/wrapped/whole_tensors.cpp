@@ -112,8 +112,8 @@ Wholeness wholeness_of(WrappedOptimizer& optimizer, std::size_t group,
   for (const at::Tensor& parameter : some) {
     if (!tried.insert(parameter.dim()).second) continue;
     const bool is_wide = parameter.scalar_type() == at::kDouble || parameter.is_complex();
-    const at::TensorOptions type = at::TensorOptions(parameter.device())
-                                       .dtype(is_wide ? parameter.scalar_type() : at::kFloat);
+    const at::TensorOptions type =
+        at::TensorOptions(parameter.device()).dtype(is_wide ? parameter.scalar_type() : at::kFloat);
     try {
       if (differs_in_pieces(optimizer, group, shape_of(parameter.dim()), type)) {
         found.is_needed = true;

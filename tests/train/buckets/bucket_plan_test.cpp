@@ -142,7 +142,8 @@ TEST(BucketPlanTest, WholeParameters_LieInOneShardEach_AndDoNotOverlap) {
       }
     }
     std::ranges::sort(ranges);
-    for (std::size_t i = 1; i < ranges.size(); ++i) EXPECT_LE(ranges[i - 1].second, ranges[i].first);
+    for (std::size_t i = 1; i < ranges.size(); ++i)
+      EXPECT_LE(ranges[i - 1].second, ranges[i].first);
   }
 }
 
@@ -150,16 +151,17 @@ TEST(BucketPlanTest, WholeParameters_FillABucketUntilTheyDivideWell) {
   // The matrices of transformer blocks: 4 + 4 + 3 + 1 times 64 elements.
   Places counts;
   for (int block = 0; block < 6; ++block) counts.insert(counts.end(), {192, 64, 256, 256});
-  const auto plan = plan_buckets(whole_parameters_of(counts), first_to_last(counts.size()),
-                                 kBucketBytes, 4);
+  const auto plan =
+      plan_buckets(whole_parameters_of(counts), first_to_last(counts.size()), kBucketBytes, 4);
   EXPECT_GT(plan.buckets.size(), 1U);
   const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   std::size_t planned = 0;
   for (const Bucket& bucket : plan.buckets) planned += bucket.gradient_count();
   EXPECT_LE(planned * 7, all * 8);
   // One alone cannot be divided.
-  EXPECT_EQ(plan_buckets(whole_parameters_of({64}), {0}, kBucketBytes, 4).buckets[0].gradient_count(),
-            256U);
+  EXPECT_EQ(
+      plan_buckets(whole_parameters_of({64}), {0}, kBucketBytes, 4).buckets[0].gradient_count(),
+      256U);
 }
 
 TEST(BucketPlanTest, WholeParametersAndPieces_ShareNoBucket) {

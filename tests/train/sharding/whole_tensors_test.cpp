@@ -194,16 +194,16 @@ class WholeTensorsTest : public training_checkpoint_test::CheckpointTest,
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers, WholeTensorsTest,
-    testing::Values(OptimizerCase{"Lamb", make<step_lamb>}, OptimizerCase{"Lars", make<step_lars>},
-                    OptimizerCase{"Adafactor", make<step_adafactor>},
-                    OptimizerCase{"Shampoo", make<step_shampoo>},
-                    OptimizerCase{"Agc", make<step_agc>},
-                    OptimizerCase{"Centralized", make<step_centralized>},
-                    OptimizerCase{"Decayed", make<step_decayed>},
-                    OptimizerCase{"Muon", make_muon}),
-    [](const auto& test) { return std::string(test.param.name); });
+INSTANTIATE_TEST_SUITE_P(Optimizers, WholeTensorsTest,
+                         testing::Values(OptimizerCase{"Lamb", make<step_lamb>},
+                                         OptimizerCase{"Lars", make<step_lars>},
+                                         OptimizerCase{"Adafactor", make<step_adafactor>},
+                                         OptimizerCase{"Shampoo", make<step_shampoo>},
+                                         OptimizerCase{"Agc", make<step_agc>},
+                                         OptimizerCase{"Centralized", make<step_centralized>},
+                                         OptimizerCase{"Decayed", make<step_decayed>},
+                                         OptimizerCase{"Muon", make_muon}),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(WholeTensorsTest, Steps_AreThoseOfOneProcess) {
   const at::Tensor alone = trained_alone(size(), GetParam().make);
@@ -212,9 +212,8 @@ TEST_P(WholeTensorsTest, Steps_AreThoseOfOneProcess) {
     const std::unique_ptr<Optimizer> inner = GetParam().make(model->parameters());
     DistributedOptimizer optimizer(*inner, *model, with(shard));
     for (int step = 0; step < kSteps; ++step) train(step, model, optimizer);
-    optimizer.full_parameters([&] {
-      EXPECT_LT(largest_difference(flat(*model), alone), 1e-9) << name_of(shard);
-    });
+    optimizer.full_parameters(
+        [&] { EXPECT_LT(largest_difference(flat(*model), alone), 1e-9) << name_of(shard); });
   }
 }
 
@@ -236,9 +235,8 @@ TEST_P(WholeTensorsTest, Checkpoints_ContinueInAnotherMode) {
     DistributedOptimizer optimizer(*inner, *model, with(next));
     optimizer.load(folder);
     for (int step = kSteps / 2; step < kSteps; ++step) train(step, model, optimizer);
-    optimizer.full_parameters([&] {
-      EXPECT_LT(largest_difference(flat(*model), alone), 1e-9) << name_of(next);
-    });
+    optimizer.full_parameters(
+        [&] { EXPECT_LT(largest_difference(flat(*model), alone), 1e-9) << name_of(next); });
   }
 }
 
