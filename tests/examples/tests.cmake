@@ -1,36 +1,12 @@
 # Tests of the examples. Included by tests/CMakeLists.txt, to which paths are relative.
 
 if(KOLO_BUILD_EXAMPLES)
-  kolo_add_test(examples_test
-    SOURCES
-      examples/corpus_test.cpp
-      examples/evaluation_windows_test.cpp
-      examples/ngram_test.cpp
-      examples/options_test.cpp
-      examples/shards_test.cpp
-      examples/statistics_test.cpp
-      examples/windows_test.cpp
-    LIBRARIES kolo_example_basics)
-  kolo_add_test(compare_sharding_test
-    SOURCES
-      examples/compare_sharding_test.cpp
-      "${PROJECT_SOURCE_DIR}/examples/compare/report.cpp"
-    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
-  kolo_add_test(efficiency_test
-    SOURCES
-      examples/efficiency_test.cpp
-      "${PROJECT_SOURCE_DIR}/examples/common/agreement.cpp"
-      "${PROJECT_SOURCE_DIR}/examples/common/efficiency.cpp"
-    LIBRARIES kolo_example_basics nlohmann_json::nlohmann_json)
   kolo_add_test(bench_test
     SOURCES
-      examples/bench/channel_test.cpp
       examples/bench/device_test.cpp
       examples/bench/measure_test.cpp
-      examples/bench/model_gradients_test.cpp
-      examples/bench/options_test.cpp
+      examples/bench/statistics_test.cpp
       examples/bench/values_test.cpp
-      examples/bench/workload_test.cpp
     LIBRARIES kolo_bench_control)
   if(NOT KOLO_SANITIZE)
     kolo_add_script_test(kolo-bench examples/bench/kolo_bench_test.py
@@ -53,8 +29,6 @@ if(KOLO_BUILD_EXAMPLES)
   kolo_add_example_test(OwnAlgorithm)
   kolo_add_example_test(OwnCodec)
   if(TARGET kolo)
-    kolo_add_test(example_models_test
-      SOURCES examples/model_test.cpp LIBRARIES kolo_example_models kolo)
     kolo_add_script_test(train_gpt examples/train_gpt_test.py
       $<TARGET_FILE:train_gpt> ${KOLO_MPIRUN} ${MPIEXEC_NUMPROC_FLAG})
     kolo_set_mpirun_properties(train_gpt 4 600)

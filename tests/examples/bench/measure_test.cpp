@@ -139,6 +139,17 @@ TEST(Measure, EveryReferenceHasARatioOfItsOwn) {
   EXPECT_TRUE(json["rows"][1]["is_baseline"]);
 }
 
+// The figures of nccl-tests' documentation.
+TEST(Measure, BusFactorsAreThoseOfNcclTests) {
+  using bench::Operation;
+  EXPECT_DOUBLE_EQ(bench::bus_factor(Operation::AllReduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bench::bus_factor(Operation::ReduceScatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bench::bus_factor(Operation::AllGather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bench::bus_factor(Operation::AllToAll, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bench::bus_factor(Operation::Broadcast, 4), 1);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(bench::bus_factor(static_cast<Operation>(i), 1), 0);
+}
+
 TEST(Report, WithoutBaselineRatiosAreNull) {
   std::string log;
   FakeJob kolo("k", {{{"a", "staged"}, {6}}}, log);
