@@ -95,10 +95,6 @@ class AdaptedLayersTest : public TrainingTest {
     }
     return values_of(*model);
   }
-  void expect_trained_alike(const Hook& before_step = nullptr) const {
-    expect_alike(train(layer_by_layer(Shard::Full), before_step),
-                 train(layer_by_layer(Shard::None), before_step));
-  }
 };
 
 }  // namespace kolo::test::adapted_layers

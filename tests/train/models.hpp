@@ -79,18 +79,4 @@ inline at::Tensor flat(const torch::nn::Module& model) {
   return torch::cat(parts);
 }
 
-/// The parameters of the multi-layer perceptron after `steps` steps in one process without Kolo,
-/// with batches of `batch` rows.
-template <class MakeOptimizer>
-at::Tensor train_alone(MakeOptimizer make, torch::ScalarType type, int steps, std::int64_t batch) {
-  torch::nn::Sequential model = make_mlp(type);
-  const std::unique_ptr<torch::optim::Optimizer> optimizer = make(model->parameters());
-  for (int step = 0; step < steps; ++step) {
-    optimizer->zero_grad();
-    loss_of(model, batch_rows(step, 0, batch, 9, type)).backward();
-    optimizer->step();
-  }
-  return flat(*model);
-}
-
 }  // namespace kolo::test

@@ -120,7 +120,6 @@ if(TARGET kolo)
       train/optimizer/ended_runtime_test.cpp
       train/optimizer/local_steps_test.cpp
       train/optimizer/loss_normalization_test.cpp
-      train/optimizer/owned_optimizer_test.cpp
       train/optimizer/rank_comparison_test.cpp
       train/optimizer/replica_check_test.cpp
     LIBRARIES kolo_extras)

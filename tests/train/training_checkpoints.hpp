@@ -14,7 +14,6 @@
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
-#include "train/prefix_sets.hpp"
 #include "train/sharding.hpp"
 #include "train/training_fixture.hpp"
 
@@ -113,26 +112,22 @@ inline at::Tensor flat_of(const Net& net) {
       .detach();
 }
 
-/// A model and its optimizer, trained by the ranks of a process set.
+/// A model and its optimizer.
 struct Training {
-  Training(const OptimizerCase& which, ProcessSet& of, Shard shard, std::uint64_t seed = 3,
-           ShardScope scope = ShardScope::World)
-      : set(of), net(std::make_shared<Net>(seed)), inner(which.make(distinct_parameters(*net))) {
-    DistributedOptimizer::Options options = with(shard);
-    options.process_set = &set;
-    options.shard_scope = scope;
-    optimizer = std::make_unique<DistributedOptimizer>(*inner, *net, options);
+  Training(const OptimizerCase& which, Shard shard, std::uint64_t seed = 3)
+      : net(std::make_shared<Net>(seed)), inner(which.make(distinct_parameters(*net))) {
+    optimizer = std::make_unique<DistributedOptimizer>(*inner, *net, with(shard));
   }
   void run(int begin, int end) {
     for (int step = begin; step < end; ++step) {
       optimizer->zero_grad();
-      const std::int64_t rows = kBatch / set.size();
-      const at::Tensor batch = batch_rows(step, set.rank() * rows, rows, kWidth, torch::kFloat32);
+      const std::int64_t rows = kBatch / Runtime::current().size();
+      const std::int64_t first = Runtime::current().rank() * rows;
+      const at::Tensor batch = batch_rows(step, first, rows, kWidth, torch::kFloat32);
       net->forward(batch).pow(2).mean().backward();
       optimizer->step();
     }
   }
-  ProcessSet& set;
   std::shared_ptr<Net> net;
   std::unique_ptr<Optimizer> inner;
   std::unique_ptr<DistributedOptimizer> optimizer;
@@ -151,7 +146,6 @@ class CheckpointTest : public TrainingTest {
   }
 
   fs::path folder_;
-  PrefixSets sets_{runtime_};
 };
 
 }  // namespace kolo::test::training_checkpoint_test

@@ -3,7 +3,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <string>
 
 #include "extras/accelerator/accelerator_fixture.hpp"
 
@@ -239,10 +238,6 @@ TEST_F(AcceleratorTest, QuietRanks_WriteNothingWhileItLives) {
   std::fflush(stdout);
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             rank() == 0 ? "before, a stream, a function, a line\nafter" : "before, after");
-}
-
-TEST_F(AcceleratorTest, Device_IsTheCpuWhereThereIsNoOther) {
-  EXPECT_EQ(Accelerator().device(), c10::Device(c10::kCPU));
 }
 
 }  // namespace kolo::test::accelerator_test

@@ -1,7 +1,5 @@
 // The Accelerator's steps, and messages between ranks.
-#include <algorithm>
 #include <functional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -69,46 +67,6 @@ TEST_F(AcceleratorTest, DropLast_LeavesOutTheSmallerBatch) {
   EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
 }
 
-/// Trains a multi-layer perceptron on all samples, 24 per step, without Kolo.
-at::Tensor train_alone(std::size_t samples, int epochs) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
-  const auto count = static_cast<std::int64_t>(samples);
-  for (int epoch = 0; epoch < epochs; ++epoch) {
-    for (std::int64_t begin = 0; begin < count; begin += 24) {
-      const at::Tensor rows =
-          batch_rows(0, begin, std::min<std::int64_t>(24, count - begin), kWidth, torch::kFloat32);
-      adamw.zero_grad();
-      loss_of(model, rows).backward();
-      torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05);
-      adamw.step();
-    }
-  }
-  return flat(*model);
-}
-
-TEST_F(AcceleratorTest, Accumulation_EqualsTheLargeBatchOfOneProcess) {
-  const at::Tensor alone = train_alone(58, 2);
-  for (const Shard shard : all_modes()) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::AdamW adamw(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
-    Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = 4});
-    auto batches =
-        accelerator.prepare(*model, adamw, numbers(58), {.batch_size = 6, .shuffle = false});
-    for (const std::int64_t epoch : accelerator.epochs(2)) {
-      EXPECT_EQ(accelerator.epoch(), epoch);
-      for (auto& batch : batches) {
-        const at::Tensor loss = accelerator.backward([&] { return loss_of(model, batch.data); });
-        EXPECT_FALSE(loss.requires_grad());
-        EXPECT_EQ(accelerator.clip_grad_norm_(0.05).has_value(), !accelerator.is_accumulating());
-        accelerator.step();
-      }
-    }
-    EXPECT_EQ(accelerator.steps(), 6);
-    EXPECT_LT(largest_difference(flat(*model), alone), 1e-5) << name_of(shard);
-  }
-}
-
 /// Sample i contains i % 3 tokens.
 TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
   const at::Tensor tokens = torch::arange(23).remainder(3);
@@ -121,47 +79,6 @@ TEST_F(AcceleratorTest, LossPerToken_IsDividedByAllTokensOfTheStep) {
                                own.sum().item<std::int64_t>());
         });
     EXPECT_LT(largest_difference(got, expected), 1e-6) << name_of(shard);
-  }
-}
-
-TEST_F(AcceleratorTest, OwnBatches_AddUpInGroupsOfPasses) {
-  Weights model(8);
-  SGD sgd(model.parameters(), SGDOptions(1.0));
-  Accelerator accelerator({.gradient_accumulation_steps = 3});
-  accelerator.prepare(model, sgd);
-  for (int pass = 0; pass < 6; ++pass) {
-    accelerator.backward(model.mean_weight(torch::tensor({rank(), 4 + pass / 3})));
-    EXPECT_EQ(accelerator.step(), pass % 3 == 2);
-  }
-  at::Tensor expected = torch::zeros({8});
-  for (int rank = 0; rank < size(); ++rank) expected[rank] -= 1.0 / size();  // two steps of a half
-  expected[4] -= 0.5;
-  expected[5] -= 0.5;
-  EXPECT_LT(largest_difference(model.value(), expected), 1e-6);
-}
-
-TEST_F(AcceleratorTest, StepOfOwnBatchesThatIsLeftOut_ChangesNothing) {
-  for (const Shard shard : all_modes()) {
-    for (const int passes : {1, 2}) {
-      Weights model(8);
-      SGD sgd(model.parameters(), SGDOptions(1.0));
-      Accelerator accelerator({.shard = shard, .gradient_accumulation_steps = passes});
-      accelerator.prepare(model, sgd);
-      for (const std::int64_t sample : {4, 5, 6, 7}) {
-        for (int pass = 0; pass < passes; ++pass) {
-          accelerator.backward(model.mean_weight(torch::tensor({sample})));
-          if (sample % 2 == 0 || pass + 1 < passes) {
-            accelerator.step();
-          } else {
-            accelerator.optimizer().zero_grad(/*set_to_none=*/sample == 5);
-          }
-        }
-      }
-      EXPECT_EQ(accelerator.steps(), 2);
-      at::Tensor expected = torch::zeros({8});
-      expected[4] = expected[6] = -1.0;
-      EXPECT_LT(largest_difference(model.value(), expected), 1e-6) << name_of(shard);
-    }
   }
 }
 
@@ -256,16 +173,6 @@ TEST_F(AcceleratorTest, MixedPrecision_HoldsInBackwardAndAutocast) {
 }
 
 // --- agreement between ranks ---
-
-TEST_F(AcceleratorTest, Stop_IsAgreed) {
-  Weights model(4);
-  SGD sgd(model.parameters(), SGDOptions(1.0));
-  Accelerator accelerator;
-  accelerator.prepare(model, sgd);
-  EXPECT_FALSE(accelerator.should_stop(false));
-  EXPECT_TRUE(accelerator.should_stop(is_last()));
-  EXPECT_TRUE(accelerator.should_stop(true));
-}
 
 TEST_F(AcceleratorTest, Print_WritesOnTheFirstRank) {
   Weights model(4);

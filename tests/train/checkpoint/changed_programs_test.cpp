@@ -79,33 +79,6 @@ struct Growing : torch::nn::Module {
   std::shared_ptr<Layer> first, late;
 };
 
-TEST_P(ChangedProgramsTest, LateModules_AreSavedAndLoadedUnderTheirNames) {
-  const SGDOptions options = SGDOptions(0.5).momentum(0.5);
-  Growing before(1.0, /*has_grown=*/false);
-  SGD inner({before.first->weight}, options);
-  DistributedOptimizer optimizer(inner, before, with(GetParam()));
-  train(optimizer, {before.first->weight});
-  before.grow(8.0);
-  optimizer.add_param_group(OptimizerParamGroup(Parameters{before.late->weight}));
-  train(optimizer, {before.first->weight, before.late->weight});
-  const Names all{"first.weight", "late.weight", "first.mean", "late.mean"};
-  const Saved saved = optimizer.save(folder());
-  EXPECT_EQ(saved.saved, all);
-  EXPECT_EQ(saved.path, folder() / "checkpoint-00000001");
-  for (const bool has_grown : {true, false}) {
-    Growing after(0.0, has_grown);
-    SGD fresh({after.first->weight}, options);
-    DistributedOptimizer loaded(fresh, after, with(GetParam()));
-    if (!has_grown) after.grow(0.0);
-    loaded.add_param_group(OptimizerParamGroup(Parameters{after.late->weight}));
-    EXPECT_EQ(loaded.load(folder()).loaded, all);
-    expect_value(after.late->mean, 8.0);
-    train(loaded, {after.first->weight, after.late->weight});
-    expect_value(after.first->weight, 1.0 - 0.5 * (1.0 + 1.5 + 1.75));
-    expect_value(after.late->weight, 8.0 - 0.5 * (1.0 + 1.5));
-  }
-}
-
 TEST_P(ChangedProgramsTest, ParametersOfNoModule_AreRefused_AndSeveralModulesAreSaved) {
   Layer actor(1.0), critic(2.0);
   SGD inner({actor.weight, critic.weight}, 0.5);

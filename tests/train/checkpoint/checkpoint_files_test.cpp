@@ -1,10 +1,7 @@
 // Files of models and of full states; checkpoints that a training run refuses to load or to save.
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
-#include <functional>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -36,7 +33,7 @@ TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
   }
   barrier();
   for (const Shard mode : all_modes()) {
-    Training training(cases()[2], runtime_.world(), mode, 99);
+    Training training(cases()[2], mode, 99);
     training.run(0, 2);
     training.optimizer->load(file);
     EXPECT_TRUE(torch::equal(flat_of(*training.net), flat_of(saved)));
@@ -48,7 +45,7 @@ TEST_F(CheckpointTest, ModelFiles_AreLoaded) {
 TEST_F(CheckpointTest, FullState_IsOneFile) {
   at::Tensor kept;
   for (const Shard mode : all_modes()) {
-    Training training(cases()[2], runtime_.world(), mode);
+    Training training(cases()[2], mode);
     training.run(0, 3);
     const int root = runtime_.size() - 1;
     const fs::path file = folder_ / (std::string(name_of(mode)) + ".safetensors");
@@ -77,7 +74,7 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
                          state_of(training.net->second->bias).exp_avg_sq()});
     }
     expect_alike(moments, kept);
-    Training other(cases()[2], runtime_.world(), mode, 99);
+    Training other(cases()[2], mode, 99);
     other.optimizer->load(file);
     EXPECT_TRUE(torch::equal(flat_of(*other.net), flat_of(*training.net)));
     EXPECT_THROW(training.optimizer->save_full_state(folder_ / "x" / "y" / "none" / "\0", 77),
@@ -87,7 +84,7 @@ TEST_F(CheckpointTest, FullState_IsOneFile) {
 
 TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   const OptimizerCase adamw = cases()[2];
-  Training saved(adamw, runtime_.world(), Shard::Optimizer);
+  Training saved(adamw, Shard::Optimizer);
   saved.run(0, 2);
   saved.optimizer->save(folder_);
 
@@ -99,12 +96,12 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
     expect_contains(error, text);
     EXPECT_TRUE(torch::equal(flat_of(*training.net), before));
   };
-  Training other(cases()[0], runtime_.world(), Shard::Optimizer, 99);
+  Training other(cases()[0], Shard::Optimizer, 99);
   expect_refusal(other, {}, "AdamW");
   other.optimizer->load(folder_, {.optimizer_state = false});
   EXPECT_TRUE(torch::equal(flat_of(*other.net), flat_of(*saved.net)));
 
-  Training wider(adamw, runtime_.world(), Shard::Optimizer, 99);
+  Training wider(adamw, Shard::Optimizer, 99);
   wider.optimizer.reset();
   wider.net->passes = wider.net->register_buffer("more", torch::zeros({3}));
   DistributedOptimizer with_more(*wider.inner, *wider.net, with(Shard::Gradients));
@@ -115,7 +112,7 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   EXPECT_TRUE(torch::equal(wider.net->first->weight, saved.net->first->weight));
 
   GradScaler scaler;
-  Training same(adamw, runtime_.world(), Shard::Gradients, 99);
+  Training same(adamw, Shard::Gradients, 99);
   expect_refusal(same, {.scaler = &scaler}, "no GradScaler's state");
   expect_contains(
       text_thrown_by<InvalidArgument>([&] { same.optimizer->load(folder_ / "nowhere"); }),
@@ -134,28 +131,6 @@ TEST_F(CheckpointTest, CheckpointThatDoesNotFit_IsRefusedAndChangesNothing) {
   barrier();
   expect_refusal(same, {}, "rank-0000.safetensors");
   same.run(0, 1);
-}
-
-TEST_F(CheckpointTest, GradientsInFlight_PreventLoading) {
-  Training training(cases()[0], runtime_.world(), Shard::Optimizer);
-  training.run(0, 1);
-  training.optimizer->save(folder_);
-  training.net->forward(torch::ones({2, kWidth})).sum().backward();
-  EXPECT_THROW(training.optimizer->load(folder_), InvalidArgument);
-  training.optimizer->save(folder_);  // saving is possible
-  training.optimizer->step();
-}
-
-TEST_F(CheckpointTest, TorchSave_NeedsWholeState) {
-  for (const Shard mode : sharded_modes()) {
-    Training training(cases()[2], runtime_.world(), mode);
-    std::ostringstream stream;
-    if (mode != Shard::Full) torch::save(*training.optimizer, stream);  // not sharded yet
-    training.run(0, 1);
-    expect_contains(
-        text_thrown_by<InvalidArgument>([&] { torch::save(*training.optimizer, stream); }),
-        "save(folder)");
-  }
 }
 
 }  // namespace kolo::test::training_checkpoint_test

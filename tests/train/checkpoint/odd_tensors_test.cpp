@@ -63,49 +63,7 @@ struct Parts : torch::nn::Module {
     for (const auto& [name, tensor] : tensors) register_parameter(name, tensor.clone());
   }
   at::Tensor part(const std::string& name) { return named_parameters()[name]; }
-  /// Gradients of all parts: `slope` everywhere.
-  void add_gradients(double slope) {
-    at::Tensor loss = torch::zeros({});
-    for (const at::Tensor& parameter : parameters()) loss = loss + (parameter * slope).sum();
-    loss.backward();  // one pass, after which sharded gradients are reduced
-  }
 };
-
-std::map<std::string, at::Tensor> parts_without_elements() {
-  return {{"a", torch::ones({5})},
-          {"none", torch::zeros({0, 4})},
-          {"one", torch::ones({1})},
-          {"scalar", torch::ones({})}};
-}
-
-TEST_F(OddTensorsTest, PartsWithoutElements_AreSavedInEveryMode) {
-  using torch::optim::SGD;
-  for (const Shard mode : all_modes()) {
-    Parts model(parts_without_elements());
-    SGD inner(model.parameters(), torch::optim::SGDOptions(0.5).momentum(0.5));
-    DistributedOptimizer optimizer(inner, model, with(mode));
-    const auto step = [](Parts& each, DistributedOptimizer& by) {
-      by.zero_grad();
-      each.add_gradients(1.0);
-      by.step();
-    };
-    step(model, optimizer);
-    optimizer.save(folder_);
-    for (const Shard other : all_modes()) {
-      Parts fresh(parts_without_elements());
-      SGD fresh_inner(fresh.parameters(), torch::optim::SGDOptions(0.5).momentum(0.5));
-      DistributedOptimizer loaded(fresh_inner, fresh, with(other));
-      EXPECT_EQ(loaded.load(folder_).loaded.size(), 4U);
-      step(fresh, loaded);
-      for (const char* name : {"a", "one", "scalar"}) {  // 1 - 0.5 - 0.5 (1 + 0.5)
-        EXPECT_TRUE(torch::equal(fresh.part(name).detach(),
-                                 torch::full_like(fresh.part(name), -0.25).detach()))
-            << name << " saved with " << name_of(mode) << ", loaded with " << name_of(other);
-      }
-      EXPECT_EQ(fresh.part("none").sizes(), (std::vector<std::int64_t>{0, 4}));
-    }
-  }
-}
 
 // With local SGD ranks may train different parts of a model. `a` has state on all ranks, `head` on
 // the last rank that trains it.

@@ -1,10 +1,8 @@
 // What programs do with gradients between backward() and step(), in every shard mode, with and
 // without shared memory.
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -27,9 +25,9 @@ at::Tensor ramp(double factor) { return torch::arange(kSize, torch::kFloat64) * 
 
 /// Layers of one weight each, which start at zero, in buckets of their own; learning rate 1.
 struct Layers : torch::nn::Module {
-  explicit Layers(DistributedOptimizer::Options options, double momentum = 0.0)
+  explicit Layers(DistributedOptimizer::Options options)
       : weights(make_weights(*this)),
-        inner(weights, torch::optim::SGDOptions(1.0).momentum(momentum)),
+        inner(weights, 1.0),
         optimizer(inner, *this, std::move(options)) {}
 
   static std::vector<at::Tensor> make_weights(Layers& self) {
@@ -88,39 +86,6 @@ INSTANTIATE_TEST_SUITE_P(, ProgramGradientsTest,
                                   (std::get<1>(item.param) ? "" : "ByMessages");
                          });
 
-TEST_P(ProgramGradientsTest, UndefinedGradient_LeavesTheParameterAlone) {
-  for (const bool is_synchronized : {false, true}) {
-    Layers model(options());
-    double expected = 0.0;
-    for (int step = 1; step <= 4; ++step) {
-      model.optimizer.zero_grad();
-      model.loss(own(step)).backward();
-      if (is_synchronized) model.optimizer.synchronize();
-      if (step % 2 == 0) model.weights[3].mutable_grad().reset();
-      model.optimizer.clip_grad_norm_(1e9);
-      model.optimizer.step();
-      expected += mean(step);
-      for (std::size_t i = 0; i < model.weights.size(); ++i) {
-        if (i != 3) model.expect(i, expected);
-      }
-      model.expect(3, step < 3 ? mean(1) : mean(1 + 3));
-    }
-  }
-}
-
-TEST_P(ProgramGradientsTest, AllGradientsUndefined_LeaveAllParametersAlone) {
-  Layers model(options(), /*momentum=*/0.5);
-  model.loss(own(1)).backward();
-  model.optimizer.step();
-  for (int step = 0; step < 2; ++step) {
-    model.optimizer.zero_grad();
-    model.loss(own(100)).backward();
-    model.zero_grad();
-    model.optimizer.step();
-  }
-  for (std::size_t i = 0; i < model.weights.size(); ++i) model.expect(i, mean(1));
-}
-
 /// A function without a gradient for its input, as one that does not pass it on.
 struct NoGradient : torch::autograd::Function<NoGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
@@ -164,41 +129,6 @@ TEST_P(ProgramGradientsTest, ParametersThatBackwardGivesNoGradient_StayAsTheyAre
     for (std::size_t i = 0; i < model.weights.size(); ++i) {
       model.expect(i, i == 2 ? 0.0 : mean(3), "way " + std::to_string(way));
     }
-  }
-}
-
-TEST_P(ProgramGradientsTest, BatchThatIsSkippedByZeroGradOfTheModel_DoesNotCount) {
-  for (const int passes : {1, 2}) {
-    DistributedOptimizer::Options chosen = options();
-    chosen.backward_passes_per_step = passes;
-    Layers model(chosen);
-    double expected = 0.0;
-    for (int step = 1; step <= 4; ++step) {
-      for (int skipped = 0; skipped < step % 3; ++skipped) {
-        model.loss(own(1000)).backward();
-        model.zero_grad();
-      }
-      for (int pass = 0; pass < passes; ++pass) model.loss(own(step)).backward();
-      model.optimizer.step();
-      model.zero_grad();
-      expected += passes * mean(step);
-    }
-    for (std::size_t i = 0; i < model.weights.size(); ++i) model.expect(i, expected);
-  }
-}
-
-TEST_P(ProgramGradientsTest, SomeGradientsDroppedBetweenPasses_CountAnew) {
-  DistributedOptimizer::Options chosen = options();
-  chosen.backward_passes_per_step = 2;
-  Layers model(chosen);
-  for (int step = 1; step <= 3; ++step) {
-    model.optimizer.zero_grad();
-    model.loss(own(1)).backward();
-    model.weights[4].mutable_grad().reset();
-    model.loss(own(2)).backward();
-    model.optimizer.step();
-    model.expect(4, step * mean(2));
-    for (const std::size_t i : {0U, 1U, 2U, 3U, 5U}) model.expect(i, step * mean(3));
   }
 }
 
@@ -247,60 +177,6 @@ TEST_P(ProgramGradientsTest, ExceptionInBackward_EndsThatPassAlone) {
       for (std::size_t i = 0; i < model.weights.size(); ++i) model.expect(i, expected);
     }
   }
-}
-
-TEST_P(ProgramGradientsTest, RanksThatUseOtherParameters_MayCallACollectiveBeforeStep) {
-  Layers model(options());
-  std::vector<double> expected(model.weights.size());
-  for (int step = 1; step <= 4; ++step) {
-    model.optimizer.zero_grad();
-    // Stochastic depth: rank 0 skips the last layers, whose gradients arrive first.
-    const std::vector<std::size_t> used = rank() == 0 && !gathers()
-                                              ? std::vector<std::size_t>{0, 5}
-                                              : std::vector<std::size_t>{0, 1, 2, 3, 4, 5};
-    model.loss(own(step), used).backward();
-    EXPECT_EQ(allreduce(torch::ones({}), {.op = ReduceOp::Sum}).item<float>(), size());
-    model.optimizer.step();
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const bool is_used_by_all = i == 0 || i == 5 || gathers();
-      expected[i] += is_used_by_all ? mean(step) : mean(step) - step / static_cast<double>(size());
-      model.expect(i, expected[i]);
-    }
-  }
-}
-
-TEST_P(ProgramGradientsTest, TwoOptimizers_MayStepInAnotherOrderThanTheirBackward) {
-  Layers first(options());
-  Layers second(options());
-  for (int step = 1; step <= 3; ++step) {
-    first.optimizer.zero_grad();
-    second.optimizer.zero_grad();
-    const bool skips = rank() == 0 && !gathers();
-    const std::vector<std::size_t> used =
-        skips ? std::vector<std::size_t>{0, 5} : std::vector<std::size_t>{0, 1, 2, 3, 4, 5};
-    (first.loss(own(1), used) + second.loss(own(2), used)).backward();
-    second.optimizer.step();
-    first.optimizer.step();
-    first.expect(0, step * mean(1));
-    second.expect(5, step * mean(2));
-  }
-}
-
-TEST_P(ProgramGradientsTest, ClippingByValue_LimitsReducedGradients) {
-  Layers model(options());
-  double largest = 0.0;
-  for (int step = 1; step <= 3; ++step) {
-    model.optimizer.zero_grad();
-    model.loss(own(step)).backward();
-    model.optimizer.clip_grad_value_(5.0);
-    model.optimizer.step();
-    largest += 5.0;
-    const at::Tensor weight = model.weights[2].detach().clone();
-    EXPECT_NEAR(weight[kSize - 1].item<double>(), -largest, 1e-9);
-    EXPECT_EQ(weight[0].item<double>(), 0.0);
-  }
-  expect_contains(text_thrown_by<InvalidArgument>([&] { model.optimizer.clip_grad_value_(-1.0); }),
-                  "clip_grad_value_ with max_value -1.000000, which must not be negative");
 }
 
 TEST_P(ProgramGradientsTest, Visitor_ChangesDropsAndSums) {
@@ -371,28 +247,6 @@ TEST_P(ProgramGradientsTest, ChangesThatWouldBeLost_Throw) {
                   "the gradient of parameter 'layer0' was replaced while it was being reduced");
 }
 
-TEST_P(ProgramGradientsTest, JoinedRanks_DropAndClipTheirShardsToo) {
-  Layers model(options());
-  model.loss(own(1)).backward();
-  model.optimizer.step();
-  const bool is_last = rank() == size() - 1;
-  for (int step = 0; step < 2 && !is_last; ++step) {
-    model.optimizer.zero_grad();
-    model.loss(own(1)).backward();
-    model.weights[3].mutable_grad().reset();
-    model.optimizer.clip_grad_value_(5.0);
-    if (step == 1) model.weights[4].mutable_grad().reset();
-    model.optimizer.step();
-  }
-  model.optimizer.join();
-  const at::Tensor first = ramp(mean(1));
-  const at::Tensor later = (ramp(mean(1)) - ramp(1)).clamp(-5.0, 5.0);
-  for (std::size_t i = 0; i < model.weights.size(); ++i) {
-    const double later_steps = size() == 1 || i == 3 ? 0.0 : i == 4 ? 1.0 : 2.0;
-    EXPECT_TRUE(torch::allclose(-model.weights[i].detach(), first + later_steps * later)) << i;
-  }
-}
-
 TEST_P(ProgramGradientsTest, ClippingByNorm_IsAlikeForAllDtypesAndLayouts) {
   const at::Tensor half = torch::zeros({1000}, torch::dtype(torch::kHalf).requires_grad(true));
   const at::Tensor empty = torch::zeros({0, 3}, torch::requires_grad());
@@ -414,53 +268,6 @@ TEST_P(ProgramGradientsTest, ClippingByNorm_IsAlikeForAllDtypesAndLayouts) {
     optimizer.step();
     EXPECT_TRUE(torch::equal(half.detach(), before - 150.0)) << step << ": " << half;
     EXPECT_TRUE(torch::allclose(table[0].detach(), torch::full({2}, -100.0 * (step + 1))));
-  }
-}
-
-TEST_P(ProgramGradientsTest, StateOfAParameter_IsReadWholeAndReset) {
-  Layers model(options(), /*momentum=*/0.5);
-  at::Tensor other = torch::zeros({2});
-  expect_contains(text_thrown_by<InvalidArgument>([&] { model.optimizer.parameter_state(other); }),
-                  "parameter_state() of a tensor that it does not train");
-  EXPECT_TRUE(model.optimizer.parameter_state(model.weights[0]).empty());
-  double before = 0.0;
-  for (int step = 1; step <= 4; ++step) {
-    model.optimizer.zero_grad();
-    model.loss(own(1)).backward();
-    model.optimizer.step();
-    before = 0.5 * before + mean(1);
-    for (const std::size_t i : {0U, 2U, 5U}) {
-      const auto state = model.optimizer.parameter_state(model.weights[i]);
-      ASSERT_EQ(state.size(), 1U);
-      const double factor = i == 2 ? mean(1) : before;
-      EXPECT_TRUE(torch::allclose(state.at("momentum_buffer").toTensor(), ramp(factor))) << step;
-    }
-    model.optimizer.reset_parameter_state(model.weights[2]);
-    EXPECT_TRUE(model.optimizer.parameter_state(model.weights[2]).empty());
-  }
-  model.expect(2, mean(4));
-  if (!is_sharded()) {
-    EXPECT_EQ(model.optimizer.state().size(), 5U);
-  } else {
-    expect_contains(text_thrown_by<InvalidArgument>([&] { model.optimizer.state(); }),
-                    "Read a parameter's state with parameter_state()");
-  }
-}
-
-TEST_P(ProgramGradientsTest, StateOfAParameter_HasNumbersAndRaggedShards) {
-  const at::Tensor one = torch::zeros({1}, torch::requires_grad());
-  const at::Tensor wide = torch::zeros({3, 5}, torch::requires_grad());
-  torch::optim::Adam inner({one, wide}, torch::optim::AdamOptions(0.1).betas({0.0, 0.0}));
-  DistributedOptimizer optimizer(inner, {{"one", one}, {"wide", wide}}, {.shard = shard()});
-  const at::Tensor ramp = torch::arange(15).view({3, 5}) + 1.0F;
-  for (int step = 1; step <= 3; ++step) {
-    optimizer.zero_grad();
-    (one.sum() * own(1) + (wide * ramp).sum() * own(1)).backward();
-    optimizer.step();
-    EXPECT_EQ(optimizer.parameter_state(one).at("step").toInt(), step);
-    const auto state = optimizer.parameter_state(wide);
-    EXPECT_EQ(state.at("step").toInt(), step);
-    EXPECT_TRUE(torch::allclose(state.at("exp_avg").toTensor(), ramp * mean(1)));
   }
 }
 

@@ -1,7 +1,6 @@
 // Calls in states that programs reach seldom: once a rank has joined, between an addition of
 // parameters and its first step, after a batch that was skipped, while another optimizer waits.
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -90,103 +89,6 @@ TEST_P(CallsInStatesTest, OnceARankHasJoined_WhatNeedsAllRanksIsRefused) {
     training.optimizer->save(folder.path());  // ranks' scalers have taken other numbers of steps
     expect_equal_on_all_ranks(flat(*training.model));
   }
-}
-
-/// Two weights, of which the second is used last, so that its gradient arrives first.
-struct Chain {
-  explicit Chain(Shard shard) : inner({first, second}, 1.0) {
-    second.set_requires_grad(false);
-    optimizer.emplace(inner, names(), with(shard));
-  }
-  DistributedOptimizer::NamedParameters names() const {
-    return {{"first", first}, {"second", second}};
-  }
-  void backward(double factor) const { ((first * factor) * second).sum().backward(); }
-
-  at::Tensor first = torch::ones({40}, torch::kFloat64).requires_grad_();
-  at::Tensor second = torch::full({40}, 2.0, torch::kFloat64).requires_grad_();
-  torch::optim::SGD inner;
-  std::optional<DistributedOptimizer> optimizer;
-};
-
-TEST_P(CallsInStatesTest, LayerUnfrozenAfterASkippedBatch_KeepsItsFirstGradient) {
-  Chain chain(GetParam());
-  DistributedOptimizer& optimizer = *chain.optimizer;
-  const double mean = (size() + 1) / 2.0;  // of rank + 1
-  chain.backward(rank() + 1);
-  optimizer.step();  // first: 1 - 2 mean
-  const double first = 1 - 2 * mean;
-  optimizer.zero_grad();
-  chain.backward(100.0);  // skipped
-  chain.inner.zero_grad();
-  chain.second.set_requires_grad(true);
-  chain.backward(rank() + 1);
-  optimizer.step();
-  const auto value = [](const at::Tensor& weight) { return weight.detach()[39].item<double>(); };
-  EXPECT_NEAR(value(chain.first), first - 2 * mean, 1e-12);
-  EXPECT_NEAR(value(chain.second), 2 - first * mean, 1e-12);
-}
-
-TEST_P(CallsInStatesTest, DestroyedBetweenAnAdditionAndItsFirstStep_LeavesTheWrappedOptimizer) {
-  Chain chain(GetParam());
-  chain.backward(1.0);
-  chain.optimizer->step();
-  chain.second.set_requires_grad(true);
-  chain.optimizer->zero_grad();
-  chain.optimizer.reset();
-  if (GetParam() == Shard::Full) return;  // ranks still share the parameters, or gather them
-  chain.inner.zero_grad();
-  chain.backward(1.0);  // gradients 2 and -1
-  chain.inner.step();
-  EXPECT_EQ(chain.first.detach()[0].item<double>(), -3.0);
-  EXPECT_EQ(chain.second.detach()[0].item<double>(), 3.0);
-}
-
-TEST_P(CallsInStatesTest, GroupAddedToTheWrapper_IsZeroedByTheWrappedOptimizerToo) {
-  Chain chain(GetParam());
-  const at::Tensor third = torch::ones({3}, torch::kFloat64).requires_grad_();
-  chain.optimizer->add_param_group({{third}});
-  (third * 5.0).sum().backward();  // a batch that is skipped
-  chain.inner.zero_grad();
-  EXPECT_FALSE(third.grad().defined());
-  (third * (rank() + 1.0)).sum().backward();
-  chain.optimizer->step();
-  EXPECT_NEAR(third.detach()[0].item<double>(), 1 - (size() + 1) / 2.0, 1e-12);
-}
-
-TEST_P(CallsInStatesTest, RefusedWritesAndPasses_LeaveTheNextStepAsItWas) {
-  Chain chain(GetParam());
-  DistributedOptimizer& optimizer = *chain.optimizer;
-  const auto value = [&] { return chain.first.detach()[0].item<double>(); };
-  if (GetParam() == Shard::Full) {
-    EXPECT_THROW(optimizer.full_parameters([&] {
-      const at::NoGradGuard no_grad;
-      chain.first.zero_();
-      throw std::runtime_error("no");
-    }),
-                 std::exception);
-  }
-  EXPECT_EQ(value(), 1.0);
-  optimizer.backward((chain.first * 3.0).sum(), 1);
-  optimizer.synchronize();
-  expect_contains(text_thrown_by<InvalidArgument>([&] { chain.backward(1.0); }), "synchronize()");
-  optimizer.step();
-  EXPECT_NEAR(value(), -2.0, 1e-12);
-  optimizer.zero_grad();
-  optimizer.backward((chain.first * 2.0).sum(), 1);
-  optimizer.step();
-  EXPECT_NEAR(value(), -4.0, 1e-12);
-}
-
-TEST_P(CallsInStatesTest, ZeroGrad_DropsPassesThatAStepWouldRefuse) {
-  Chain chain(GetParam());
-  DistributedOptimizer& optimizer = *chain.optimizer;
-  optimizer.backward((chain.first * 3.0).sum(), 1);
-  EXPECT_THROW(chain.backward(1.0), InvalidArgument);  // a second pass, without a count
-  EXPECT_NO_THROW(optimizer.zero_grad());
-  optimizer.backward((chain.first * 2.0).sum(), 1);
-  optimizer.step();
-  EXPECT_NEAR(chain.first.detach()[0].item<double>(), -1.0, 1e-12);
 }
 
 /// A chain of layers, each a bucket of its own, more than there are slots of memory.

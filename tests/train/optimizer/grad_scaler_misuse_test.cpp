@@ -127,22 +127,6 @@ TEST_P(GradScalerMisuseTest, ScalesThatDiffer_AreRefused) {
   }
 }
 
-TEST_P(GradScalerMisuseTest, BackwardAfterUnscaling_IsRefused) {
-  backward();
-  scaler_.unscale_(optimizer_);
-  expect_refused([&] { backward(); }, "got a gradient after synchronize()");
-  expect_refused(
-      [&] {
-        optimizer_.step([&] {
-          const at::Tensor loss = weight_.sum();
-          loss.backward();
-          return loss;
-        });
-      },
-      "got a gradient after synchronize()");
-  EXPECT_TRUE(scaler_.step(optimizer_));
-}
-
 TEST(GradScalerOptionsTest, OptionsOutOfRange_AreRefused) {
   const auto expect_refusal = [](const GradScaler::Options& options, const std::string& text) {
     expect_contains(text_thrown_by<InvalidArgument>([&] { const GradScaler scaler(options); }),

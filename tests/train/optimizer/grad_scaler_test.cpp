@@ -1,7 +1,6 @@
 // GradScaler's scale, and its effect on gradients, in every shard mode.
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <vector>
 
@@ -62,42 +61,6 @@ TEST_F(GradScalerTest, Scale_StaysInTheRangeOfFloats) {
   }
 }
 
-TEST_F(GradScalerTest, NewScale_IsTakenAsItIs) {
-  Single model;
-  GradScaler scaler({.init_scale = 8.0, .growth_interval = 2});
-  for (int step = 0; step < 2; ++step) {
-    model.optimizer.zero_grad();
-    model.backward(scaler, 1.0);
-    EXPECT_TRUE(scaler.step(model.optimizer));
-    scaler.update(step == 0 ? std::nullopt : std::optional(3.0));
-  }
-  EXPECT_EQ(scaler.get_scale(), 3.0);
-  EXPECT_EQ(scaler.state().growth_tracker, 1);  // as in torch: this step is not counted
-}
-
-TEST_F(GradScalerTest, State_IsRestored) {
-  const auto run = [&](bool is_restored) {
-    Single model;
-    GradScaler scaler({.init_scale = 8.0, .growth_interval = 3});
-    std::vector<double> scales;
-    for (int step = 0; step < 9; ++step) {
-      if (is_restored && step == 5) {
-        const GradScaler::State state = scaler.state();
-        EXPECT_EQ(state, (GradScaler::State{16.0, 2.0, 0.5, 3, 2}));
-        scaler = GradScaler();
-        scaler.set_state(state);
-      }
-      model.optimizer.zero_grad();
-      model.backward(scaler, 1.0);
-      scaler.step(model.optimizer);
-      scaler.update();
-      scales.push_back(scaler.get_scale());
-    }
-    return scales;
-  };
-  EXPECT_EQ(run(true), run(false));
-}
-
 TEST_F(GradScalerTest, Loss_KeepsATypeThatCanHoldIt) {
   GradScaler scaler;
   const auto scaled = [&](at::ScalarType type, at::IntArrayRef shape) {
@@ -107,21 +70,6 @@ TEST_F(GradScalerTest, Loss_KeepsATypeThatCanHoldIt) {
   EXPECT_EQ(scaled(at::kFloat, {2}).scalar_type(), at::kFloat);
   EXPECT_EQ(scaled(at::kBFloat16, {2}).scalar_type(), at::kBFloat16);
   EXPECT_EQ(scaled(at::kHalf, {}).item<double>(), 1.5 * 65536.0);  // not infinite
-}
-
-TEST_F(GradScalerTest, DisabledScaler_PassesThrough) {
-  Single model;
-  GradScaler scaler({.enabled = false});
-  const at::Tensor loss = model.weight.sum();
-  EXPECT_TRUE(scaler.scale(loss).is_same(loss));
-  EXPECT_EQ(scaler.get_scale(), 1.0);
-  loss.backward();
-  scaler.unscale_(model.optimizer);
-  EXPECT_EQ(model.weight.grad().item<double>(), 1.0);
-  EXPECT_TRUE(scaler.step(model.optimizer));
-  EXPECT_EQ(model.value(), 0.75);
-  scaler.update();
-  EXPECT_EQ(scaler.state(), GradScaler().state());
 }
 
 TEST_F(GradScalerTest, DisabledScaler_LeavesStepsOfOneRankAlone) {
@@ -171,39 +119,6 @@ TEST_F(GradScalerTest, GradientsOfAllTypes_AreUnscaled) {
     expect_equal(step > 0 ? of_rows.to_dense() : of_rows, dense);
     EXPECT_TRUE(scaler.step(optimizer));
     scaler.update();
-  }
-}
-
-TEST_F(GradScalerTest, Training_HasTheBitsOfThatWithoutIt) {
-  const auto train = [&](Shard shard, std::optional<GradScaler> scaler, double max_norm) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
-    DistributedOptimizer optimizer(*inner, *model, with(shard));
-    for (int step = 0; step < 12; ++step) {
-      optimizer.zero_grad();
-      const at::Tensor own = loss(model, step);
-      (scaler ? scaler->scale(own) : own).backward();
-      if (max_norm > 0.0) {
-        if (scaler) scaler->unscale_(optimizer);
-        optimizer.clip_grad_norm_(max_norm);
-      }
-      if (scaler) {
-        EXPECT_TRUE(scaler->step(optimizer));
-        scaler->update();
-      } else {
-        optimizer.step();
-      }
-    }
-    if (scaler) {
-      EXPECT_EQ(scaler->get_scale(), 65536.0 * 16);
-    }
-    return flat(*model);
-  };
-  for (const Shard shard : all_modes()) {
-    for (const double max_norm : {0.0, 0.05}) {
-      EXPECT_TRUE(torch::equal(train(shard, GradScaler({.growth_interval = 3}), max_norm),
-                               train(shard, std::nullopt, max_norm)));
-    }
   }
 }
 

@@ -1,15 +1,12 @@
 // backward(loss_sum, count): the gradients are those of the sum of all losses divided by the sum of
 // all counts.
-#include <cmath>
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "kolo/error.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/grad_scaler.hpp"
 #include "train/sharding.hpp"
@@ -56,89 +53,6 @@ class CountedTraining : public TrainingTest {
 
 class LossNormalizationTest : public CountedTraining {};
 
-TEST_F(LossNormalizationTest, Counts_DivideWhateverTheOpIs) {
-  for (const ReduceOp op : {ReduceOp::Average, ReduceOp::Sum}) {
-    OneWeight model({.op = op, .gradient_predivide_factor = op == ReduceOp::Sum ? 1.0 : 3.0});
-    for (int step = 1; step <= 4; ++step) {  // growing counts change the reference
-      model.optimizer.zero_grad();
-      const double before = model.value();
-      model.optimizer.backward(model.loss(own_gradient() * step), own_count() << (3 * step));
-      model.optimizer.synchronize();
-      const double gradient = expected() * step / (1 << (3 * step));
-      EXPECT_NEAR(model.weight.grad()[1].item<double>(), gradient, 1e-12);
-      model.optimizer.step();
-      EXPECT_NEAR(before - model.value(), gradient, 1e-12) << step;
-    }
-  }
-}
-
-TEST_F(LossNormalizationTest, AllPasses_AddUpUnderNoSyncAndInPasses) {
-  OneWeight model({.backward_passes_per_step = 2});
-  for (int step = 0; step < 3; ++step) {
-    const double before = model.value();
-    {
-      const auto guard = model.optimizer.no_sync();
-      model.optimizer.backward(model.loss(rank()), 2);
-      model.optimizer.backward(model.loss(1.0), rank());
-    }
-    model.optimizer.backward(model.loss(own_gradient()), own_count());
-    if (step != 1) model.optimizer.backward(model.loss(6.0), 5);  // else an incomplete group
-    model.optimizer.step();
-    model.optimizer.zero_grad();
-    const double ranks = size() * (size() - 1) / 2.0;
-    // Rank 0 has a count of zero in the second pass, so its loss is not used.
-    const double gradients =
-        ranks + (size() - 1) + all_gradients() + (step != 1 ? 6.0 * size() : 0.0);
-    const double counts = 2 * size() + ranks + all_counts() + (step != 1 ? 5 * size() : 0);
-    EXPECT_NEAR(before - model.value(), gradients / counts, 1e-12) << step;
-  }
-}
-
-/// The wrapped optimizer's zero_grad() drops them, with or without passes afterwards.
-TEST_F(LossNormalizationTest, PassesUnderNoSync_AreForgottenWithTheirGradients) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
-    OneWeight model(with(shard));
-    for (int step = 0; step < 4; ++step) {
-      const double before = model.value();
-      {
-        const auto guard = model.optimizer.no_sync();
-        model.optimizer.backward(model.loss(1e6), 1000);
-      }
-      if (step % 2 == 0 || rank() == 0) model.inner.zero_grad();
-      const bool runs = step % 2 == 0 || rank() != 0;  // else rank 0 has no pass in this step
-      if (runs) model.optimizer.backward(model.loss(own_gradient()), own_count());
-      model.optimizer.step();
-      model.optimizer.zero_grad();
-      if (step % 2 == 0) {
-        EXPECT_NEAR(before - model.value(), expected(), 1e-12) << step;
-      } else if (size() > 1) {
-        const double others = size() - 1;
-        const double gradients = all_gradients() + 4.0 + 1e6 * others;
-        EXPECT_NEAR(before - model.value(), gradients / (all_counts() - 1 + 1000 * others), 1e-6);
-      }
-    }
-  }
-}
-
-TEST_F(LossNormalizationTest, RankWithoutSamples_TakesPart) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients}) {
-    OneWeight model(with(shard));
-    for (int step = 0; step < 3; ++step) {
-      model.optimizer.zero_grad();
-      const double before = model.value();
-      if (rank() == step % size()) {
-        model.optimizer.backward(step == 0 ? at::Tensor() : model.loss(1e9), 0);
-      } else {
-        model.optimizer.backward(model.loss(2.0 * rank()), 4);
-      }
-      model.optimizer.step();
-      const double gradients = 1.0 * size() * (size() - 1) - 2.0 * (step % size());
-      const double expected = size() == 1 ? 0.0 : gradients / (4.0 * (size() - 1));
-      EXPECT_NEAR(before - model.value(), expected, 1e-12) << step;
-    }
-  }
-}
-
 TEST_F(LossNormalizationTest, RankWithoutPass_TakesPart) {
   OneWeight model;
   for (int step = 0; step < 3; ++step) {
@@ -165,27 +79,6 @@ TEST_F(LossNormalizationTest, NoSamplesAtAll_AreAStepWithoutGradients) {
   expect_usable(model);
 }
 
-TEST_F(LossNormalizationTest, Clip_SeesNormalisedGradients) {
-  for (const Shard shard : {Shard::None, Shard::Gradients}) {
-    OneWeight model(with(shard));
-    model.optimizer.backward(model.loss(own_gradient()), own_count());
-    EXPECT_NEAR(model.optimizer.clip_grad_norm_(1e-3), std::abs(expected()) * std::sqrt(5.0),
-                1e-12);
-    model.optimizer.step();
-    EXPECT_NEAR(std::abs(model.value()), 1e-3 / std::sqrt(5.0), 1e-6);
-  }
-}
-
-TEST_F(LossNormalizationTest, Closure_MayRunIt) {
-  OneWeight model;
-  model.optimizer.step([&] {
-    const at::Tensor loss = model.loss(own_gradient());
-    model.optimizer.backward(loss, own_count());
-    return loss;
-  });
-  EXPECT_NEAR(-model.value(), expected(), 1e-12);
-}
-
 TEST_F(LossNormalizationTest, LargeSums_FitIntoFloat16) {
   constexpr std::int64_t kTokens = 200'000;  // sums of gradients of 1 and 2 overflow float16
   for (const bool is_narrow : {false, true}) {
@@ -204,28 +97,6 @@ TEST_F(LossNormalizationTest, LargeSums_FitIntoFloat16) {
   }
 }
 
-TEST_F(LossNormalizationTest, DroppedPasses_DoNotCount) {
-  OneWeight model({.backward_passes_per_step = 2});
-  for (int step = 0; step < 3; ++step) {
-    const double before = model.value();
-    model.optimizer.backward(model.loss(7.0), 1000);
-    if (step == 1) {
-      model.weight.mutable_grad().reset();  // as the model's zero_grad() does
-    } else {
-      model.optimizer.zero_grad();
-    }
-    {
-      const auto guard = model.optimizer.no_sync();
-      model.optimizer.backward(model.loss(7.0), 1000);
-    }
-    model.optimizer.zero_grad();
-    model.optimizer.backward(model.loss(own_gradient()), own_count());
-    model.optimizer.step();
-    model.optimizer.zero_grad();
-    EXPECT_NEAR(before - model.value(), expected(), 1e-12) << step;
-  }
-}
-
 TEST_F(LossNormalizationTest, Attempts_BeginAnewWhenTheProgramHasDroppedGradients) {
   OneWeight model({.backward_passes_per_step = 2});
   model.optimizer.backward(model.loss(7.0), 1000);
@@ -240,22 +111,6 @@ TEST_F(LossNormalizationTest, Attempts_BeginAnewWhenTheProgramHasDroppedGradient
   EXPECT_NEAR(-model.value(), expected, 1e-12);
 }
 
-TEST_F(LossNormalizationTest, Optimizers_HaveCountsOfTheirOwn) {
-  OneWeight first;
-  OneWeight second({.op = ReduceOp::Sum});
-  for (int step = 0; step < 3; ++step) {
-    first.optimizer.zero_grad();
-    second.optimizer.zero_grad();
-    const std::vector<double> before{first.value(), second.value()};
-    first.optimizer.backward(first.loss(own_gradient()), own_count());
-    second.optimizer.backward(second.loss(1.0), 8);
-    second.optimizer.step();
-    first.optimizer.step();
-    EXPECT_NEAR(before[0] - first.value(), expected(), 1e-12);
-    EXPECT_NEAR(before[1] - second.value(), 1.0 / 8.0, 1e-12);
-  }
-}
-
 TEST_F(LossNormalizationTest, StepAlone_DividesByOwnCount) {
   OneWeight model;
   const auto apart = model.optimizer.no_sync();
@@ -263,44 +118,6 @@ TEST_F(LossNormalizationTest, StepAlone_DividesByOwnCount) {
   model.optimizer.backward(model.loss(6.0), 2 + rank());
   model.optimizer.step();
   EXPECT_NEAR(-model.value(), 6.0 / (2 + rank()), 1e-12);
-}
-
-TEST_F(LossNormalizationTest, JoinedRanks_CountNothing) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
-    for (const JoinDivisor divisor : {JoinDivisor::World, JoinDivisor::Active}) {
-      DistributedOptimizer::Options options = with(shard);
-      options.join_divisor = divisor;
-      OneWeight model(options);
-      double expected = 0.0;
-      for (int step = 0; step < size(); ++step) {  // ranks from `step` on take part
-        double gradients = 0.0;
-        double counts = 0.0;
-        for (int each = step; each < size(); ++each) {
-          gradients += 10.0 * each - 4.0;
-          counts += 3 * each + 1;
-        }
-        expected += gradients / counts;
-        if (step > rank()) continue;
-        model.optimizer.zero_grad();
-        model.optimizer.backward(model.loss(own_gradient()), own_count());
-        model.optimizer.step();
-      }
-      model.optimizer.join();
-      EXPECT_NEAR(-model.value(), expected, 1e-12);
-      expect_usable(model);
-    }
-  }
-}
-
-TEST_F(LossNormalizationTest, IncompleteGroupOfDividedLosses_IsSmallerByItsMissingPasses) {
-  OneWeight model({.backward_passes_per_step = 3});
-  for (const int passes : {3, 2}) {
-    model.optimizer.zero_grad();
-    const double before = model.value();
-    for (int pass = 0; pass < passes; ++pass) (model.loss(6.0) / 3.0).backward();
-    model.optimizer.step();
-    EXPECT_NEAR(before - model.value(), 6.0 * passes / 3.0, 1e-12);
-  }
 }
 
 // --- misuse that would train wrongly has the same result on all ranks ---

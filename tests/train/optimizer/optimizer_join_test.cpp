@@ -1,9 +1,7 @@
-// Ranks that finish early, and process sets.
+// Optimizers of process sets, and after a join().
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <string>
-#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -34,93 +32,6 @@ at::Tensor make_weight() {
 std::unique_ptr<torch::optim::Optimizer> make_inner(const at::Tensor& weight) {
   return std::make_unique<torch::optim::SGD>(std::vector<at::Tensor>{weight},
                                              torch::optim::SGDOptions(0.1).momentum(0.9));
-}
-
-/// The loss of rank r in one step; its gradient depends on the weight, the rank and the step.
-at::Tensor loss_of(const at::Tensor& weight, int r, int step) {
-  const at::Tensor inputs = torch::linspace(0, 6, kElements, torch::kFloat64);
-  return (weight * inputs - r - 0.5 * step).square().mean();
-}
-
-/// Rank r takes steps[r] steps in every epoch. Returns the expected weight.
-at::Tensor train_alone(const std::vector<int>& steps, int epochs, JoinDivisor divisor) {
-  const at::Tensor weight = make_weight();
-  const auto optimizer = make_inner(weight);
-  for (int epoch = 0; epoch < epochs; ++epoch) {
-    for (int step = 0; step < *std::max_element(steps.begin(), steps.end()); ++step) {
-      optimizer->zero_grad();
-      at::Tensor loss = torch::zeros({}, torch::kFloat64);
-      int active = 0;
-      for (std::size_t r = 0; r < steps.size(); ++r) {
-        if (step >= steps[r]) continue;
-        loss = loss + loss_of(weight, static_cast<int>(r), step);
-        ++active;
-      }
-      const int count = divisor == JoinDivisor::Active ? active : static_cast<int>(steps.size());
-      (loss / count).backward();
-      optimizer->step();
-    }
-  }
-  return weight.detach();
-}
-
-struct Uneven {
-  std::string name;
-  std::vector<int> steps;  // of each rank
-  JoinDivisor divisor;
-};
-
-std::vector<Uneven> uneven_cases() {
-  return {{"FirstEndsFirst", {2, 4, 5, 3}, JoinDivisor::World},
-          {"FirstEndsFirstActive", {2, 4, 5, 3}, JoinDivisor::Active},
-          {"LastEndsFirst", {5, 4, 4, 1}, JoinDivisor::Active},
-          {"FirstHasNone", {0, 3, 1, 3}, JoinDivisor::World},
-          {"OthersHaveNone", {3, 0, 0, 0}, JoinDivisor::Active},
-          {"AllAlike", {3, 3, 3, 3}, JoinDivisor::World}};
-}
-
-class UnevenShardTest : public OptimizerJoinTest,
-                        public testing::WithParamInterface<std::tuple<Uneven, Shard>> {};
-
-INSTANTIATE_TEST_SUITE_P(, UnevenShardTest,
-                         testing::Combine(testing::ValuesIn(uneven_cases()),
-                                          testing::ValuesIn(all_modes())),
-                         [](const auto& test) {
-                           return std::get<0>(test.param).name + "_" +
-                                  std::string(name_of(std::get<1>(test.param)));
-                         });
-
-TEST_P(UnevenShardTest, UnevenNumbersOfBatches_TrainAsInOneProcess) {
-  constexpr int kEpochs = 2;  // all continue together, with equal momentum and layouts
-  const auto& [uneven, shard] = GetParam();
-  std::vector<int> steps = uneven.steps;
-  steps.resize(static_cast<std::size_t>(size()));
-  const at::Tensor weight = make_weight();
-  const auto inner = make_inner(weight);
-  DistributedOptimizer optimizer(*inner, {{"weight", weight}},
-                                 {.join_divisor = uneven.divisor, .shard = shard});
-  for (int epoch = 0; epoch < kEpochs; ++epoch) {
-    for (int step = 0; step < steps[static_cast<std::size_t>(rank())]; ++step) {
-      optimizer.zero_grad();
-      loss_of(weight, rank(), step).backward();
-      optimizer.step();
-    }
-    const int last = optimizer.join();
-    EXPECT_EQ(steps[static_cast<std::size_t>(last)], *std::max_element(steps.begin(), steps.end()));
-    const at::Tensor expected = train_alone(steps, epoch + 1, uneven.divisor);
-    EXPECT_LT((weight - expected).abs().max().item<double>(), 1e-12) << epoch;
-    EXPECT_TRUE(torch::equal(weight.detach(), broadcast(weight.detach(), 0))) << epoch;
-  }
-}
-
-TEST_F(OptimizerJoinTest, GradientsInFlight_PreventJoin) {
-  const at::Tensor weight = make_weight();
-  const auto inner = make_inner(weight);
-  DistributedOptimizer optimizer(*inner, {{"weight", weight}});
-  weight.sum().backward();
-  EXPECT_THROW(optimizer.join(), InvalidArgument);
-  optimizer.step();
-  optimizer.join();
 }
 
 /// A weight that the ranks of a set train, with gradients of `factor` times the rank.

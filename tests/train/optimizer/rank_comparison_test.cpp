@@ -2,7 +2,6 @@
 #include <cmath>
 #include <functional>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,14 +54,6 @@ class RankComparisonTest : public ShardedGuardsTest, public testing::WithParamIn
   std::string last() const { return "on rank " + std::to_string(size() - 1); }
   void train(Training& training, int steps) {
     ShardedGuardsTest::train(training.model, *training.optimizer, steps);
-  }
-  /// Expects a MismatchError with all texts, and that training goes on afterwards.
-  void expect_mismatch(Training& training, const std::function<void()>& call,
-                       const std::vector<std::string>& texts) {
-    const std::string thrown = text_thrown_by<MismatchError>(call);
-    for (const std::string& text : texts) expect_contains(thrown, text);
-    train(training, 3);
-    expect_equal_on_all_ranks(flat(*training.model));
   }
   static torch::optim::SGDOptions& options(Optimizer& of, std::size_t group) {
     return static_cast<torch::optim::SGDOptions&>(of.param_groups()[group].options());
@@ -318,24 +309,6 @@ TEST_P(RankComparisonTest, Save_ComparesTheOptionsThatItWrites) {
   if (is_last()) options(*training.inner, 0).lr(0.75);
   expect_contains(text_thrown_by<MismatchError>([&] { training.optimizer->save(folder.path()); }),
                   "option lr of parameter group 0 is 0.1 on rank 0");
-}
-
-TEST_P(RankComparisonTest, SchedulesDropsAndUnevenJoins_AreAlike) {
-  Training training;
-  for (int epoch = 0; epoch < 3; ++epoch) {
-    for (int step = 0; step < 2 + (is_last() ? 1 : 0); ++step) {
-      training.optimizer->zero_grad();
-      backward(training.model, step);
-      training.optimizer->step();
-      options(*training.optimizer, 0).lr(options(*training.optimizer, 0).lr() * 0.9);
-    }
-    training.optimizer->join();
-    options(*training.optimizer, 0).lr(0.1);
-    backward(training.model, 7);
-    training.optimizer->zero_grad();  // as after an evaluation with gradients
-    ShardedGuardsTest::train(training.model, *training.optimizer, 1);
-  }
-  expect_equal_on_all_ranks(flat(*training.model));
 }
 
 }  // namespace kolo::test::rank_comparison_test

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -49,21 +48,6 @@ class ReplicaCheckTest : public TrainingTest {
     return text;
   }
 };
-
-TEST_F(ReplicaCheckTest, EqualParameters_PassInAllModes) {
-  for (const Shard shard : all_modes()) {
-    for (const Compression& compression :
-         {Compression::none(), Compression::fp16(), Compression::bf16()}) {
-      DistributedOptimizer::Options options = with(shard);
-      options.compression = compression;
-      Training training(options);
-      for (int step = 0; step < 4; ++step) {
-        training.step();
-        training.optimizer.check_replicas();
-      }
-    }
-  }
-}
 
 TEST_F(ReplicaCheckTest, WrittenParameter_IsNamedOnAllRanksWithItsRanksAndStep) {
   if (size() == 1) GTEST_SKIP() << kNeedsRanks;
@@ -119,16 +103,6 @@ TEST_F(ReplicaCheckTest, FrozenParameter_IsComparedToo) {
   DistributedOptimizer optimizer(inner, *model, with(Shard::None));
   expect_refused<MismatchError>([&] { optimizer.check_replicas(); },
                                 "1 of 6 parameters differ between ranks: '0.bias' (rank 0; rank");
-}
-
-TEST_F(ReplicaCheckTest, JoinedRanks_HaveNoPart) {
-  for (const Shard shard : {Shard::None, Shard::Optimizer}) {
-    Training training(with(shard));
-    for (int step = 0; step < 3 + 2 * rank(); ++step) training.step();
-    training.optimizer.join();
-    for (int step = 0; step < 3; ++step) training.step();
-    training.optimizer.check_replicas();
-  }
 }
 
 TEST_F(ReplicaCheckTest, LocalSteps_DifferUntilTheirAverage) {

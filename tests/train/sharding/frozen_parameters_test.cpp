@@ -2,8 +2,6 @@
 // use; and what programs may do with them.
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -13,7 +11,6 @@
 #include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/sharding.hpp"
-#include "train/small_training.hpp"
 #include "train/training_fixture.hpp"
 
 namespace kolo::test::frozen_parameters_test {
@@ -132,25 +129,6 @@ TEST_F(FrozenParametersTest, FullParameters_CoversThem) {
       [&] { optimizer.full_parameters([&] { frozen.fill_(rank()); }); });
   expect_contains(text, "'encoder.bias'");
   expect_all(frozen, 9 + size());
-}
-
-TEST_F(FrozenParametersTest, ParametersThatAreUnfrozenAndFrozenAgain_TrainAsUnsharded) {
-  const auto train = [&](const DistributedOptimizer::Options& options) {
-    Parameters weights{filled(1).requires_grad_(), filled(2), filled(3)};
-    torch::optim::SGD inner(weights, torch::optim::SGDOptions(0.5).momentum(0.9));
-    DistributedOptimizer optimizer(inner, {{"a", weights[0]}, {"b", weights[1]}, {"c", weights[2]}},
-                                   options);
-    for (int step = 0; step < 6; ++step) {
-      weights[1].set_requires_grad(step == 2 || step == 3 || step == 5);
-      optimizer.zero_grad();
-      (weights[0] * weights[1] * (rank() + 1)).sum().backward();
-      optimizer.step();
-    }
-    const at::Tensor all = torch::cat({weights[0].detach(), weights[1].detach(), weights[2]});
-    barrier();
-    return all;
-  };
-  expect_alike(train(full_per_node()), train(with(Shard::None)));
 }
 
 TEST_F(FrozenParametersTest, SeveralOptimizersOfAModel_ShareThem) {

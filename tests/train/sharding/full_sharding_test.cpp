@@ -138,23 +138,6 @@ TEST_F(FullShardingTest, WritesOutsideOfFullParameters_AreErrors) {
   expect_contains(text, "full_parameters()");
 }
 
-TEST_F(FullShardingTest, WhatOneRankWrites_AllSee) {
-  at::Tensor weight = make_weight();
-  torch::optim::SGD inner({weight}, 1.0);
-  DistributedOptimizer optimizer(inner, {{"weight", weight}}, full_per_node());
-  for (int writer = 0; writer < size(); ++writer) {
-    optimizer.full_parameters([&] {
-      if (rank() == writer) weight.data().fill_(10 + writer);
-    });
-    EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 10 + writer))) << writer;
-    weight.sum().backward();
-    optimizer.step();
-    EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 9 + writer))) << writer;
-  }
-  optimizer.full_parameters([&] { weight.data().fill_(-1); });  // all ranks write the same
-  EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, -1)));
-}
-
 TEST_F(FullShardingTest, ProcessSetOfSomeRanks_SharesOneCopy) {
   if (size() < 3 || runtime_.local_size() < size()) GTEST_SKIP() << "needs three ranks of one node";
   std::vector<int> ranks(static_cast<std::size_t>(size() - 1));
@@ -250,38 +233,6 @@ TEST_F(FullShardingTest, RankWithoutMemoryForCopies_IsAnErrorOnAll) {
   optimizer.step();  // still in the one copy
   EXPECT_TRUE(torch::equal(small.detach(), torch::full_like(small, 0.5)));
   EXPECT_TRUE(torch::equal(weight.detach(), torch::full_like(weight, 0.5)));
-}
-
-TEST_F(FullShardingTest, BucketsThatCompleteInAnotherOrder_TrainAlike) {
-  // backward() reaches the first parameters first, so the first layout's order is wrong.
-  const auto train = [&](DistributedOptimizer::Options options) {
-    torch::manual_seed(5);
-    Parameters weights;
-    DistributedOptimizer::NamedParameters names;
-    for (int i = 0; i < 6; ++i) {
-      weights.push_back(torch::randn({200}).requires_grad_());
-      names.emplace_back(std::to_string(i), weights.back());
-    }
-    using torch::optim::AdamWOptions;
-    std::vector<torch::optim::OptimizerParamGroup> groups;  // their buckets alternate
-    for (const std::size_t first : {0U, 1U}) {
-      groups.emplace_back(Parameters{weights[first], weights[first + 2], weights[first + 4]},
-                          std::make_unique<AdamWOptions>(first == 0 ? 1e-2 : 3e-3));
-    }
-    torch::optim::AdamW inner(std::move(groups), AdamWOptions(1.0));
-    DistributedOptimizer optimizer(inner, names, std::move(options));
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      at::Tensor value = torch::full({200}, 0.1 * (rank() + 1));
-      for (int i = 5; i >= 0; --i) value = torch::tanh(value * weights[std::size_t(i)]);
-      value.sum().backward();
-      optimizer.step();
-    }
-    std::vector<at::Tensor> all;
-    for (const at::Tensor& weight : weights) all.push_back(weight.detach().clone());
-    return torch::cat(all);
-  };
-  expect_alike_per_node(train(full_per_node()), train(with(Shard::None)));
 }
 
 TEST_F(FullShardingTest, ParametersMayBeWrappedAgain) {

@@ -18,7 +18,6 @@
 
 #include "kolo/torch/deferred.hpp"
 #include "kolo/torch/filters.hpp"
-#include "kolo/torch/grad_scaler.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/adapted_layers.hpp"
 #include "train/layer_units.hpp"
@@ -101,23 +100,6 @@ using torch::optim::AdamW;
 using torch::optim::AdamWOptions;
 
 class GatheredFrozenTest : public AdaptedLayersTest {};
-
-TEST_F(GatheredFrozenTest, FrozenLayers_TrainAlike) {
-  const at::Tensor whole = train(layer_by_layer(Shard::None));
-  for (const bool reshards : {true, false}) {
-    for (const std::size_t bucket_bytes :
-         {std::size_t{0}, std::size_t{200}, std::size_t{1} << 20}) {
-      Options options = layer_by_layer(Shard::Full);
-      options.reshard_after_forward = reshards;
-      options.bucket_bytes = bucket_bytes;
-      expect_alike(train(options), whole);
-    }
-  }
-  Options by_policy{.shard = Shard::Full};
-  by_policy.unit_policy = modules_of<Adapted>();
-  expect_alike(train(by_policy), whole);
-  EXPECT_FALSE(torch::equal(whole, values_of(*AdaptedLayers())));
-}
 
 TEST_F(GatheredFrozenTest, FrozenParameters_HaveMemoryOnlyWhileTheyAreUsed) {
   if (!gathers_on_use()) GTEST_SKIP() << kNothingGathered;
@@ -247,47 +229,6 @@ TEST_F(GatheredFrozenTest, AnotherMode_MakesFrozenParametersWhole) {
   for (at::Tensor& parameter : loaded->parameters()) parameter.data().zero_();
   torch::load(loaded, file);
   EXPECT_TRUE(torch::equal(values_of(*loaded), values));
-}
-
-TEST_F(GatheredFrozenTest, JoinedRanks_GatherThemForTheOthers) {
-  const auto train_joined = [&](Shard shard) {
-    AdaptedLayers model;
-    torch::optim::SGD inner(model->parameters(), 0.01);
-    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
-    step(model, optimizer, 0);
-    if (!is_last()) {
-      step(model, optimizer, 1, {0, 2, 0, 1, 5});
-      model->forward(input(rank(), 2), {3, 0, 4});
-    }
-    optimizer.join();
-    step(model, optimizer, 3);
-    return values_of(*model);
-  };
-  EXPECT_LT(largest_difference(train_joined(Shard::Full), train_joined(Shard::Gradients)), 1e-5);
-}
-
-TEST_F(GatheredFrozenTest, ClippingScalingAndEvaluation_ChangeNothing) {
-  const auto train_all = [&](Shard shard) {
-    AdaptedLayers model;
-    AdamW inner(model->parameters(), AdamWOptions(1e-2).eps(1e-4));
-    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
-    GradScaler scaler({.init_scale = 16});
-    at::Tensor seen = torch::zeros({});
-    for (int number = 0; number < 4; ++number) {
-      optimizer.zero_grad();
-      scaler.scale(model->forward(input(rank(), number)).square().sum()).backward();
-      {
-        const c10::InferenceMode inference;
-        seen = seen + model->forward(input(0, number), {5, 0, 3}).sum().clone();
-      }
-      scaler.unscale_(optimizer);
-      optimizer.clip_grad_norm_(0.5);
-      scaler.step(optimizer);
-      scaler.update();
-    }
-    return torch::cat({values_of(*model), seen.view({1})});
-  };
-  EXPECT_LT(largest_difference(train_all(Shard::Full), train_all(Shard::None)), 1e-5);
 }
 
 TEST_F(GatheredFrozenTest, DeferredModels_HaveTheValuesOfOrdinaryOnes) {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,11 +12,9 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
-#include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/layer_units.hpp"
 #include "train/sharding.hpp"
-#include "train/small_training.hpp"
 #include "train/training_fixture.hpp"
 
 namespace kolo::test::gathered_units_test {
@@ -168,58 +165,6 @@ TEST_F(GatheredUnitsTest, BytesSent_AreThoseOfTwoGathersAndAReduction) {
                        static_cast<double>(report.expected_sent_per_step);
   EXPECT_LE(ratio, 1.02);
   EXPECT_GT(ratio, 0.7);  // units at the end of forward() are not gathered again
-}
-
-TEST_F(GatheredUnitsTest, UnitsOfSeveralGroups_TrainAlike) {
-  const auto train_groups = [&](Shard shard) {
-    using torch::optim::AdamWOptions;
-    Layers model;
-    std::vector<torch::optim::OptimizerParamGroup> groups;  // each layer has parameters in both
-    Parameters weights, biases;
-    for (auto& layer : model->layers) {
-      weights.push_back(layer->weight);
-      biases.push_back(layer->bias);
-    }
-    groups.emplace_back(weights, std::make_unique<AdamWOptions>(1e-2));
-    groups.emplace_back(biases, std::make_unique<AdamWOptions>(3e-3));
-    torch::optim::AdamW inner(std::move(groups), AdamWOptions(1.0));
-    DistributedOptimizer optimizer(inner, *model, layer_by_layer(shard));
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      model->forward(input(rank(), step), ascending()).square().sum().backward();
-      optimizer.step();
-    }
-    return torch::cat(
-        {model->layers[1]->weight.detach().view(-1), model->layers[2]->bias.detach()});
-  };
-  EXPECT_LT(largest_difference(train_groups(Shard::Full), train_groups(Shard::None)), 1e-5);
-}
-
-TEST_F(GatheredUnitsTest, WrittenValues_KeepTheirPlaces) {
-  Layers model;
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
-  const at::Tensor values = torch::arange(kWidth * kWidth, torch::kFloat).view({kWidth, kWidth});
-  optimizer.full_parameters([&] {
-    if (is_last()) model->layers[2]->weight.data().copy_(values);
-  });
-  EXPECT_TRUE(torch::equal(model->layers[2]->weight.detach(), values));
-}
-
-TEST_F(GatheredUnitsTest, LoadedValues_AreThoseOfTheNextUse) {
-  const CommonFolder folder;
-  Layers model;
-  torch::optim::SGD inner(model->parameters(), 0.1);
-  DistributedOptimizer optimizer(inner, *model, layer_by_layer(Shard::Full));
-  const at::Tensor& weight = model->layers[0]->weight;
-  const at::Tensor saved = weight.detach().clone();
-  optimizer.save(folder.path());
-  model->forward(input(rank(), 0), ascending()).sum().backward();
-  optimizer.step();
-  EXPECT_FALSE(torch::equal(weight.detach(), saved));  // gathers the weight
-  barrier();
-  optimizer.load(folder.path());
-  EXPECT_TRUE(torch::equal(weight.detach(), saved));
 }
 
 }  // namespace kolo::test::gathered_units_test

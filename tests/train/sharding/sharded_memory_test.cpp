@@ -54,25 +54,4 @@ TEST_F(ShardedOptimizerTest, ReducedGradients_CannotBeAccessed) {
   }
 }
 
-TEST_F(ShardedOptimizerTest, DroppedGradients_DoNotCount) {
-  const auto run = [&](bool drops, Shard mode) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    torch::optim::Adam inner(model->parameters(), torch::optim::AdamOptions(1e-2).eps(1e-4));
-    DistributedOptimizer optimizer(inner, *model, with(mode));
-    for (int step = 0; step < 6; ++step) {
-      const std::int64_t first = runtime_.rank() * 3;
-      optimizer.zero_grad();
-      if (drops && step == 3) {
-        loss_of(model, batch_rows(77, first, 3, kWidth, torch::kFloat32)).backward();
-        optimizer.zero_grad();
-      }
-      loss_of(model, batch_rows(step, first, 3, kWidth, torch::kFloat32)).backward();
-      optimizer.step();
-    }
-    return flat(*model);
-  };
-  for (const Shard mode : sharded_modes())
-    EXPECT_TRUE(torch::equal(run(true, mode), run(false, mode)));
-}
-
 }  // namespace kolo::test::sharded_memory_test

@@ -1,5 +1,4 @@
-// Sharded optimizers with ranks that join, replicas on nodes, passes that are reduced one by one,
-// and a step that fails on one rank.
+// Sharded optimizers with replicas on nodes, and a step that fails on one rank.
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -13,50 +12,12 @@
 #include "runtime/runtimes.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/sharding.hpp"
-#include "train/zoo.hpp"
 
 namespace kolo::test::sharded_ranks_test {
 
 const AlsoIn also_in({"uneven", "messages", "nodes"});
 
 constexpr std::int64_t kWidth = 9;
-
-/// Trains with a different number of steps on each rank, with clipping, changing learning rates,
-/// and batches whose gradients are dropped.
-at::Tensor train_unevenly(Runtime& runtime, Shard shard) {
-  torch::nn::Sequential model = make_mlp(torch::kFloat32);
-  torch::optim::AdamW inner(model->parameters(), torch::optim::AdamWOptions(1e-2).eps(1e-4));
-  DistributedOptimizer optimizer(inner, *model, with(shard));
-  for (int epoch = 0; epoch < 2; ++epoch) {
-    const int steps = 2 + (runtime.rank() + epoch) % runtime.size();
-    for (int step = 0; step < steps; ++step) {
-      optimizer.zero_grad();
-      loss_of(model, batch_rows(step, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      if (step == 1) {
-        optimizer.zero_grad();
-        loss_of(model, batch_rows(9, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-        optimizer.synchronize();
-        optimizer.zero_grad();
-        loss_of(model, batch_rows(8, runtime.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      }
-      if (step != 2) optimizer.clip_grad_norm_(0.05);
-      inner.param_groups()[0].options().set_lr(1e-2 / (step + 1));
-      optimizer.step();
-    }
-    EXPECT_EQ(optimizer.join(), runtime.size() - 1 - epoch % runtime.size());
-    inner.param_groups()[0].options().set_lr(5e-3);
-  }
-  return flat(*model);
-}
-
-TEST_F(ShardedOptimizerTest, JoinedRanks_UpdateTheirShard) {
-  const at::Tensor whole = train_unevenly(runtime_, Shard::None);
-  for (const Shard mode : sharded_modes()) {
-    const at::Tensor sharded = train_unevenly(runtime_, mode);
-    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
-    expect_equal_on_all_ranks(sharded);
-  }
-}
 
 TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
   const auto run = [&](Shard shard, ShardScope scope) {
@@ -85,44 +46,6 @@ TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
     const at::Tensor sharded = run(mode, ShardScope::Node);
     expect_alike_per_node(sharded, whole);
     expect_equal_on_all_ranks(sharded);
-  }
-}
-
-TEST_F(ShardedOptimizerTest, Passes_AreReducedOneByOne) {
-  constexpr int kPasses = 3;
-  const auto run = [&](Shard shard, Accumulation accumulation) {
-    Zoo zoo;
-    torch::optim::SGD inner(zoo.parameters(), torch::optim::SGDOptions(1e-2).momentum(0.5));
-    DistributedOptimizer::Options options = with(shard);
-    options.backward_passes_per_step = kPasses;
-    options.accumulation = accumulation;
-    DistributedOptimizer optimizer(inner, zoo, options);
-    for (int step = 0; step < 8; ++step) {
-      optimizer.zero_grad();
-      // The last step has fewer passes, and unused parameters keep buckets incomplete.
-      for (int pass = 0; pass < (step == 7 ? 2 : kPasses); ++pass) {
-        const std::int64_t first = 3 * (runtime_.rank() * kPasses + pass);
-        zoo.forward(batch_rows(step, first, 3, 7, torch::kFloat32), step + pass, runtime_.rank())
-            .backward();
-      }
-      if (step == 4) {  // drop and repeat
-        optimizer.zero_grad();
-        zoo.forward(batch_rows(77, runtime_.rank(), 3, 7, torch::kFloat32), 1, runtime_.rank())
-            .backward();
-      }
-      optimizer.step();
-    }
-    std::vector<at::Tensor> parameters;
-    for (const at::Tensor& parameter : zoo.parameters()) {
-      parameters.push_back(parameter.detach().clone());
-    }
-    return parameters;
-  };
-  const std::vector<at::Tensor> whole = run(Shard::None, Accumulation::Local);
-  const std::vector<at::Tensor> reduced = run(Shard::Gradients, Accumulation::Reduced);
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    if (whole[i].numel() == 0) continue;
-    EXPECT_LT(largest_difference(reduced[i], whole[i]), 1e-5) << i;
   }
 }
 

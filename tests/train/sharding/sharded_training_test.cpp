@@ -1,8 +1,6 @@
 // Sharded training has the same results as ordinary training with every optimizer, bit for bit
 // where sums are in rank order.
-#include <functional>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -52,20 +50,17 @@ std::vector<OptimizerCase> cases() {
 
 /// Deviations from a plain loop.
 struct Variation {
-  torch::ScalarType type = torch::kFloat32;
   int steps_before_wrapping = 0;
   bool widens_state = false;  ///< momentum in float64 from wrapping on
-  bool has_scheduler = false;
-  bool uses_closure = false;
 };
 
 at::Tensor train(Runtime& runtime, const OptimizerCase& which,
                  DistributedOptimizer::Options options, const Variation& variation = {}) {
-  torch::nn::Sequential model = make_mlp(variation.type);
+  torch::nn::Sequential model = make_mlp(torch::kFloat32);
   const auto inner = which.make(model->parameters());
   for (int step = 0; step < variation.steps_before_wrapping; ++step) {
     inner->zero_grad();
-    loss_of(model, batch_rows(step, 0, kBatch, kWidth, variation.type)).backward();
+    loss_of(model, batch_rows(step, 0, kBatch, kWidth, torch::kFloat32)).backward();
     inner->step();
   }
   if (variation.widens_state) {
@@ -75,23 +70,12 @@ at::Tensor train(Runtime& runtime, const OptimizerCase& which,
     }
   }
   DistributedOptimizer optimizer(*inner, *model, options);
-  torch::optim::StepLR scheduler(optimizer, 7, 0.7);
   const std::int64_t rows = kBatch / runtime.size();
   for (int step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
-    const auto evaluate = [&] {
-      const at::Tensor loss =
-          loss_of(model, batch_rows(step, runtime.rank() * rows, rows, kWidth, variation.type));
-      loss.backward();
-      return loss;
-    };
-    if (variation.uses_closure) {
-      EXPECT_TRUE(optimizer.step(evaluate).defined());
-    } else {
-      evaluate();
-      optimizer.step();
-    }
-    if (variation.has_scheduler) scheduler.step();
+    loss_of(model, batch_rows(step, runtime.rank() * rows, rows, kWidth, torch::kFloat32))
+        .backward();
+    optimizer.step();
   }
   return flat(*model);
 }
@@ -109,16 +93,6 @@ TEST_P(ShardedTrainingTest, Training_HasTheBitsOfOrdinaryTraining) {
     expect_alike(sharded, whole);
     expect_equal_on_all_ranks(sharded);
   }
-}
-
-TEST_P(ShardedTrainingTest, Training_EqualsOneProcess) {
-  const Variation wide{.type = torch::kFloat64};
-  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer), wide),
-                               train_alone(GetParam().make, torch::kFloat64, kSteps, kBatch)),
-            1e-10);
-  EXPECT_LT(largest_difference(train(runtime_, GetParam(), with(Shard::Optimizer)),
-                               train_alone(GetParam().make, torch::kFloat32, kSteps, kBatch)),
-            1e-5);
 }
 
 TEST_P(ShardedTrainingTest, ExistingState_IsSharded) {
@@ -143,26 +117,15 @@ TEST_F(ShardedOptimizerTest, ExistingStateInAnotherType_KeepsIt) {
   }
 }
 
-TEST_P(ShardedTrainingTest, SchedulersAndClosures_AreFollowed) {
-  const Variation variation{.has_scheduler = true, .uses_closure = true};
-  const at::Tensor whole = train(runtime_, GetParam(), with(Shard::None), variation);
-  for (const Shard mode : sharded_modes()) {
-    expect_alike(train(runtime_, GetParam(), with(mode), variation), whole);
-  }
-}
-
 TEST_F(ShardedOptimizerTest, OptimizerOfTheUsersOwn_Trains) {
   const OptimizerCase own{"own", [](Parameters parameters) {
                             return std::make_unique<OwnOptimizer>(std::move(parameters));
                           }};
-  const Variation scheduled{.has_scheduler = true, .uses_closure = true};
   const at::Tensor plainly = train(runtime_, own, with(Shard::None));
-  const at::Tensor by_schedule = train(runtime_, own, with(Shard::None), scheduled);
   for (const Shard mode : sharded_modes()) {
     const at::Tensor sharded = train(runtime_, own, with(mode));
     expect_alike(sharded, plainly);
     expect_equal_on_all_ranks(sharded);
-    expect_alike(train(runtime_, own, with(mode), scheduled), by_schedule);
   }
 }
 

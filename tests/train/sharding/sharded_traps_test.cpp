@@ -1,7 +1,5 @@
 // Loops and models that break other sharded optimizers train here as without sharding.
 #include <chrono>
-#include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,7 +11,6 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
-#include "kolo/torch/grad_scaler.hpp"
 #include "support/mpi/test_world.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/sharding.hpp"
@@ -26,31 +23,6 @@ const AlsoIn also_in({"uneven", "messages"});
 constexpr std::int64_t kWidth = 9;
 
 class ShardedTrapsTest : public TrainingTest {};
-
-TEST_F(ShardedTrapsTest, SeveralPasses_AreAveragedOnce) {
-  for (const Shard mode : all_modes()) {
-    for (const Accumulation accumulation : {Accumulation::Local, Accumulation::Reduced}) {
-      if (accumulation == Accumulation::Reduced && mode < Shard::Gradients) continue;
-      const at::Tensor weight = torch::zeros({7}, torch::kFloat64).requires_grad_();
-      torch::optim::SGD inner({weight}, 1.0);
-      DistributedOptimizer::Options options = with(mode);
-      options.backward_passes_per_step = 2;
-      options.accumulation = accumulation;
-      DistributedOptimizer optimizer(inner, {{"weight", weight}}, options);
-      at::Tensor expected = torch::zeros({7}, torch::kFloat64);
-      const at::Tensor ramp = torch::arange(7, torch::kFloat64);
-      for (int step = 0; step < 4; ++step) {
-        optimizer.zero_grad();
-        for (int pass = 0; pass < 2; ++pass) {
-          (weight * (ramp * (rank() + 1) + 10 * pass + step)).sum().backward();
-        }
-        optimizer.step();
-        expected -= ramp * (size() + 1) + 10 + 2 * step;  // means over ranks of sums over passes
-        EXPECT_LT(largest_difference(weight.detach(), expected), 1e-9) << step;
-      }
-    }
-  }
-}
 
 /// One process normalizes the rows that it uses before it uses them.
 TEST_F(ShardedTrapsTest, RowsThatAModuleNormalizes_AreNormalizedOnAllRanksInstead) {
@@ -110,36 +82,6 @@ TEST_F(ShardedTrapsTest, RowsThatAModuleNormalizes_AreNormalizedOnAllRanksInstea
     }
     optimizer.full_parameters([&] { normalize(model); });
     EXPECT_LT(largest_difference(flat(*model), flat(*whole)), 1e-6) << kolo::name_of(mode);
-  }
-}
-
-TEST_F(ShardedTrapsTest, AnyWayToZeroGradients_Works) {
-  using Zero = std::function<void(DistributedOptimizer&, Optimizer&, torch::nn::Sequential&)>;
-  const std::vector<Zero> ways{
-      [](auto& optimizer, auto&, auto&) { optimizer.zero_grad(true); },
-      [](auto& optimizer, auto&, auto&) { optimizer.zero_grad(false); },
-      [](auto& optimizer, auto&, auto&) { static_cast<Optimizer&>(optimizer).zero_grad(); },
-      [](auto&, auto& inner, auto&) { inner.zero_grad(true); },
-      [](auto&, auto& inner, auto&) { inner.zero_grad(false); },
-      [](auto&, auto&, auto& model) { model->zero_grad(true); },
-      [](auto&, auto&, auto& model) { model->zero_grad(false); },
-  };
-  const auto train = [&](Shard mode, const Zero& zero) {
-    torch::nn::Sequential model = make_mlp(torch::kFloat32);
-    const auto inner = make_optimizer(Algorithm::Adam, model->parameters());
-    DistributedOptimizer optimizer(*inner, *model, with(mode));
-    for (int step = 0; step < 5; ++step) {
-      zero(optimizer, *inner, model);
-      loss_of(model, batch_rows(step, 3 * rank(), 3, kWidth, torch::kFloat32)).backward();
-      optimizer.step();
-    }
-    return flat(*model);
-  };
-  const at::Tensor expected = train(Shard::None, ways[0]);
-  for (const Shard mode : all_modes()) {
-    for (std::size_t way = 0; way < ways.size(); ++way) {
-      expect_alike(train(mode, ways[way]), expected, std::to_string(way).c_str());
-    }
   }
 }
 
@@ -218,33 +160,6 @@ TEST_F(ShardedTrapsTest, Buffers_AreEachRanksOwn) {
   const bool differ = !torch::equal(allreduce(means, {.op = ReduceOp::Max}),
                                     allreduce(means, {.op = ReduceOp::Min}));
   EXPECT_EQ(differ, size() > 1);
-}
-
-TEST_F(ShardedTrapsTest, RanksWithoutElements_TakePart) {
-  for (const Shard mode : all_modes()) {
-    const at::Tensor weight = torch::zeros({2}).requires_grad_();
-    torch::optim::SGD inner({weight}, 1.0);
-    DistributedOptimizer optimizer(inner, {{"weight", weight}}, {.shard = mode});
-    GradScaler scaler({.init_scale = 8.0});
-    double expected = 0.0;
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      const bool overflows = step == 2;
-      const double gradient = overflows && is_last() ? std::numeric_limits<double>::infinity()
-                                                     : 2.0 * rank() + step + 1;
-      scaler.scale((weight * torch::tensor({3.0, 4.0})).sum() * gradient).backward();
-      scaler.unscale_(optimizer);
-      const double mean = size() - 1 + step + 1;
-      const double norm = optimizer.clip_grad_norm_(1.0);
-      EXPECT_NEAR(overflows ? 5.0 * mean : norm, 5.0 * mean, 1e-4 * mean);
-      EXPECT_EQ(scaler.step(optimizer), !overflows);
-      scaler.update();
-      if (!overflows) expected += mean / (5.0 * mean + 1e-6);
-      EXPECT_NEAR(weight[0].item<double>(), -3.0 * expected, 1e-5) << step;
-      EXPECT_NEAR(weight[1].item<double>(), -4.0 * expected, 1e-5) << step;
-    }
-    EXPECT_EQ(scaler.get_scale(), 4.0);
-  }
 }
 
 TEST_F(ShardedTrapsTest, SteadySteps_MoveNoMoreThanTheyMustAndNegotiateNothing) {
