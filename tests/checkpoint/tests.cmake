@@ -4,7 +4,6 @@
 if(NOT "${KOLO_SANITIZE}" STREQUAL "thread")
   kolo_add_test(checkpoint_test
     SOURCES
-      checkpoint/damage_test.cpp
       checkpoint/untrusted_text_test.cpp
       checkpoint/read_errors_test.cpp
       checkpoint/round_trip_test.cpp

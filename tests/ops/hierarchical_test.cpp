@@ -1,5 +1,5 @@
-// Hierarchical algorithms, beyond the contract suites: every layout of ranks on nodes, bytes within
-// and between nodes, and calls without nodes.
+// Hierarchical algorithms, beyond the contract suites: bytes within and between nodes in every
+// layout of ranks, outputs that a node shares, and calls without nodes.
 
 #include <algorithm>
 #include <array>
@@ -63,72 +63,29 @@ std::int32_t value_of(std::size_t rank, std::size_t i) {
   return static_cast<std::int32_t>((rank + 1) * 100'000 + i * 7);
 }
 
-/// The sum of element i over all ranks.
-std::int32_t sum_of(std::size_t ranks, std::size_t i) {
-  std::int32_t sum = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) sum += value_of(rank, i);
-  return sum;
-}
-
-TEST_P(HierarchicalTest, AllReduce) {
+TEST_P(HierarchicalTest, Bytes_FollowTheirFormulas) {
   constexpr std::size_t kCount = 1501;
-  std::vector<std::vector<std::int32_t>> buffers(ranks(), std::vector<std::int32_t>(kCount));
-  const Traffic traffic = run(Collective::AllReduce, [&](std::size_t rank) -> CollectiveCall {
-    for (std::size_t i = 0; i < kCount; ++i) buffers[rank][i] = value_of(rank, i);
-    std::byte* buffer = bytes_of(buffers[rank]);
-    return {.input = buffer, .output = buffer, .count = kCount};
-  });
-  for (std::size_t rank = 0; rank < ranks(); ++rank) {
-    for (std::size_t i = 0; i < kCount; ++i) {
-      ASSERT_EQ(buffers[rank][i], sum_of(ranks(), i)) << "rank " << rank << ", element " << i;
-    }
-  }
-  const std::size_t whole = kCount * sizeof(std::int32_t);
-  EXPECT_EQ(traffic.sent, 2 * (nodes() - 1) * whole) << "of every piece, by its peers";
-  EXPECT_EQ(traffic.moved, nodes() * 2 * (places() - 1) * whole);
-}
-
-TEST_P(HierarchicalTest, ReduceScatter_KeepsTheRanksOrder) {
   std::vector<std::size_t> counts(ranks());
   for (std::size_t rank = 0; rank < ranks(); ++rank) counts[rank] = rank * 61 % 230;
   const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-  std::vector<std::vector<std::int32_t>> inputs(ranks(), std::vector<std::int32_t>(total));
-  std::vector<std::vector<std::int32_t>> outputs(ranks());
-  const Traffic traffic = run(Collective::ReduceScatter, [&](std::size_t rank) -> CollectiveCall {
-    for (std::size_t i = 0; i < total; ++i) inputs[rank][i] = value_of(rank, i);
-    outputs[rank].resize(counts[rank]);
-    return {.input = bytes_of(inputs[rank]), .output = bytes_of(outputs[rank]), .counts = counts};
-  });
-  std::size_t begin = 0;
-  for (std::size_t rank = 0; rank < ranks(); begin += counts[rank], ++rank) {
-    for (std::size_t i = 0; i < counts[rank]; ++i) {
-      ASSERT_EQ(outputs[rank][i], sum_of(ranks(), begin + i)) << "rank " << rank << ", " << i;
-    }
-  }
-  EXPECT_EQ(traffic.sent, (nodes() - 1) * total * sizeof(std::int32_t));
-  EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total * sizeof(std::int32_t));
-}
-
-TEST_P(HierarchicalTest, AllGather_KeepsTheRanksOrder) {
-  std::vector<std::size_t> counts(ranks());
-  std::vector<std::vector<std::int32_t>> inputs(ranks());
-  std::vector<std::int32_t> expected;
-  for (std::size_t rank = 0; rank < ranks(); ++rank) {
-    counts[rank] = rank * 61 % 230;
-    for (std::size_t i = 0; i < counts[rank]; ++i) inputs[rank].push_back(value_of(rank, i));
-    expected.insert(expected.end(), inputs[rank].begin(), inputs[rank].end());
-  }
-  std::vector<std::vector<std::int32_t>> outputs(ranks(),
-                                                 std::vector<std::int32_t>(expected.size()));
-  const Traffic traffic = run(Collective::AllGather, [&](std::size_t rank) -> CollectiveCall {
-    return {.input = bytes_of(inputs[rank]), .output = bytes_of(outputs[rank]), .counts = counts};
-  });
-  for (std::size_t rank = 0; rank < ranks(); ++rank) {
-    EXPECT_EQ(outputs[rank], expected) << "rank " << rank;
-  }
-  const std::size_t total = expected.size() * sizeof(std::int32_t);
-  EXPECT_EQ(traffic.sent, (nodes() - 1) * total);
-  EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * total);
+  std::vector<std::vector<std::int32_t>> inputs(ranks(), std::vector<std::int32_t>(kCount + total));
+  std::vector<std::vector<std::int32_t>> outputs = inputs;
+  const auto expect_bytes = [&](Collective collective, std::size_t elements, std::size_t times) {
+    const Traffic traffic = run(collective, [&](std::size_t rank) -> CollectiveCall {
+      return {.input = bytes_of(inputs[rank]),
+              .output = bytes_of(outputs[rank]),
+              .count = kCount,
+              .root = static_cast<int>(ranks() - 1),
+              .counts = counts};
+    });
+    const std::size_t bytes = times * elements * sizeof(std::int32_t);
+    EXPECT_EQ(traffic.sent, (nodes() - 1) * bytes) << name_of(collective);
+    EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * bytes) << name_of(collective);
+  };
+  expect_bytes(Collective::AllReduce, kCount, 2);
+  expect_bytes(Collective::Broadcast, kCount, 1);
+  expect_bytes(Collective::ReduceScatter, total, 1);
+  expect_bytes(Collective::AllGather, total, 1);
 }
 
 /// The inputs of one of several all-gathers, and the expected result.
@@ -179,26 +136,6 @@ TEST_P(HierarchicalTest, AllGather_IntoOneOutputPerNode) {
       EXPECT_EQ(rank.communicator.bytes_sent(), sent) << "its block, to each other node";
       EXPECT_EQ(rank.nodes->window->bytes_moved(), 0u);
     });
-  }
-}
-
-TEST_P(HierarchicalTest, Broadcast_FromEveryRoot) {
-  for (std::size_t root = 0; root < ranks(); ++root) {
-    std::vector<std::int32_t> expected(1203);
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = value_of(root, i);
-    std::vector<std::vector<std::int32_t>> buffers(ranks(), std::vector<std::int32_t>(1203));
-    const Traffic traffic = run(Collective::Broadcast, [&](std::size_t rank) -> CollectiveCall {
-      if (rank == root) buffers[rank] = expected;
-      return {.output = bytes_of(buffers[rank]),
-              .count = expected.size(),
-              .root = static_cast<int>(root)};
-    });
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      EXPECT_EQ(buffers[rank], expected) << "rank " << rank << ", root " << root;
-    }
-    const std::size_t whole = expected.size() * sizeof(std::int32_t);
-    EXPECT_EQ(traffic.sent, (nodes() - 1) * whole) << "once to every other node";
-    EXPECT_EQ(traffic.moved, nodes() * (places() - 1) * whole);
   }
 }
 

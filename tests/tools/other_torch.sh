@@ -12,7 +12,7 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 . "$root/cmake/libtorch.sh"
 
 version="${1:-}"
-usual="train_test.(np2|alone|uneven)|gradients_test.np|checkpoint_test|wrapped_optimizer_test"
+usual="train_test.(np2|alone|uneven)|gradients_test.np|checkpoint_test"
 tests="${2:-$usual|example.(Hello|Wrap|Pretr)}"
 if [[ ! "$version" =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]]; then
   echo "usage: $0 <version of torch> [<regular expression of tests>]" >&2
@@ -70,7 +70,7 @@ cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_B
   -DCMAKE_CXX_FLAGS="$flags" -DKOLO_WITH_CUDA=OFF -DCMAKE_PREFIX_PATH="$prefixes" |
   grep -e '-- Kolo:'
 if ! log="$(cmake --build "$build" --parallel "$(nproc)" \
-  --target train_test gradients_test checkpoint_test wrapped_optimizer_test examples/all)"; then
+  --target train_test gradients_test checkpoint_test examples/all)"; then
   printf '%s\n' "$log" >&2
   exit 1
 fi

@@ -136,12 +136,6 @@ inline void expect_alike(const at::Tensor& sharded, const at::Tensor& whole,
   }
 }
 
-/// The same for shards of a node: of several nodes, each adds up its own gradients first.
-inline void expect_alike_per_node(const at::Tensor& sharded, const at::Tensor& whole) {
-  if (Config::from_environment().fake_nodes == 0) return expect_alike(sharded, whole);
-  EXPECT_LT(largest_difference(sharded, whole), 1e-5);
-}
-
 /// Expects the same bits on all ranks.
 inline void expect_equal_on_all_ranks(const at::Tensor& tensor) {
   if (tensor.is_complex()) return expect_equal_on_all_ranks(torch::view_as_real(tensor));

@@ -30,8 +30,6 @@ if(TARGET kolo)
         optimizer_memory.${mode} 2 300 $<TARGET_FILE:optimizer_memory> ${mode} 60)
     endforeach()
   endif()
-  kolo_add_test(wrapped_optimizer_test SOURCES train/wrapped/wrapped_optimizer_test.cpp
-    LIBRARIES kolo)
   kolo_add_mpi_test(power_sgd_test
     SOURCES
       extras/power_sgd/power_sgd_state_test.cpp

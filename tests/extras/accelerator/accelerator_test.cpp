@@ -132,14 +132,6 @@ TEST_F(AcceleratorTest, LoopLeftAtItsLastBatch_IsFollowedByTheNextEpoch) {
   EXPECT_EQ(accelerator.epoch(), 3);
 }
 
-TEST_F(AcceleratorTest, Prepare_GivesAllTheFirstRanksParameters) {
-  Weights model(5, 1.0 + rank());
-  SGD sgd(model.parameters(), SGDOptions(1.0));
-  Accelerator accelerator;
-  accelerator.prepare(model, sgd);
-  expect_equal(model.value(), torch::ones({5}));
-}
-
 TEST_F(AcceleratorTest, DeferredModel_HasItsParametersAfterPrepare) {
   for (const Shard shard : {Shard::None, Shard::Full}) {
     const auto model = deferred<Weights>(std::size_t{8}, 2.0);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -58,11 +57,7 @@ class C10dBackendTest : public TrainingTest {
   }
 
   std::int64_t ranks() const { return size(); }
-  std::vector<int> all_ranks() const {
-    std::vector<int> all(static_cast<std::size_t>(size()));
-    std::iota(all.begin(), all.end(), 0);
-    return all;
-  }
+  std::vector<int> all_ranks() { return runtime_.world().ranks(); }
 
   at::Tensor of(int rank, const Shape& shape, at::ScalarType type = at::kFloat) const {
     return values(rank, shape, type);
@@ -565,9 +560,7 @@ TEST_F(C10dBackendTest, TruthValues) {
 
 TEST_F(C10dBackendTest, OutputsOfOtherSizesAreErrorsOnAllRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
-  std::vector<int> everybody(static_cast<std::size_t>(size()));
-  std::iota(everybody.begin(), everybody.end(), 0);
-  const BackendPointer group = make("sizes", everybody);
+  const BackendPointer group = make("sizes", all_ranks());
   const std::int64_t count = is_last() ? 9 : 5;
   Tensors inputs{at::ones({count})};
   std::vector<Tensors> outputs(1);
@@ -601,9 +594,7 @@ TEST_F(C10dBackendTest, SizesThatDifferBetweenTwoRanksNameBoth) {
 
 TEST_F(C10dBackendTest, ARankThatLeavesIsNamed) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to wait for";
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
-  const BackendPointer group = make("left", all);
+  const BackendPointer group = make("left", all_ranks());
   Tensors tensors{of(rank(), {4})};
   if (is_last()) return group->shutdown();
   const std::string text =
@@ -651,10 +642,8 @@ TEST_F(C10dBackendTest, AnInterruptEndsTheWaitAlone) {
   const auto check = [] {
     if (is_interrupted) throw std::runtime_error("Ctrl-C");
   };
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
   const auto group = extras::make_c10d_backend(
-      runtime_, c10::make_intrusive<c10d::PrefixStore>("interrupts", store_), all, 60s,
+      runtime_, c10::make_intrusive<c10d::PrefixStore>("interrupts", store_), all_ranks(), 60s,
       {.check = check});
   Tensors tensors{of(rank(), {3})};
   if (is_last()) barrier();  // of the world
@@ -746,9 +735,7 @@ TEST_F(C10dBackendTest, RefusesOnThisRankWhatItCannotDo) {
 TEST_F(C10dBackendTest, ACallInAnotherOrderIsAnErrorOnAllRanks) {
   if (size() == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
   Tensors tensors{of(rank(), {4})};
-  std::vector<int> all(static_cast<std::size_t>(size()));
-  std::iota(all.begin(), all.end(), 0);
-  const BackendPointer group = make("disagree", all);
+  const BackendPointer group = make("disagree", all_ranks());
   const auto call = [&] {
     if (is_last()) {
       group->barrier()->wait();

@@ -1,5 +1,4 @@
 // All-reduces on plain memory, in every kind of world, against closed forms.
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -123,22 +122,6 @@ TEST_P(AllReduceTest, CompressedMovesHalfTheBytes) {
     integers.expect([&](std::size_t i) { return 100000.0 * size() + input_sum(size(), i); },
                     "integers");
   });
-}
-
-/// In double, 49 × (1/49) and 98 × (1/98) are less than 1.
-TEST(AllReduceExactTest, AverageOfEqualIntegersIsThatInteger) {
-  for (const int size : {49, 98}) {
-    if (kIsSanitized && size > 49) break;
-    run_runtimes(size, [&](Runtime&) {
-      for (const DType dtype : {DType::UInt8, DType::Int8, DType::Int32, DType::Int64}) {
-        Tensor tensor(300, dtype);
-        const auto value = [](std::size_t i) { return static_cast<double>(i % 127); };
-        tensor.fill(value);
-        allreduce(tensor.view(), tensor.view(), {.name = std::string(name_of(dtype))});
-        tensor.expect(value, std::string(name_of(dtype)));
-      }
-    });
-  }
 }
 
 }  // namespace kolo::test::allreduce_test

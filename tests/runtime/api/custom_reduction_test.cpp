@@ -1,7 +1,6 @@
 // Custom reductions.
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,26 +49,6 @@ double xor_of(int size, std::size_t i) {
   unsigned bits = 0;
   for (int rank = 0; rank < size; ++rank) bits ^= static_cast<unsigned>(bits_of(rank, i));
   return bits;
-}
-
-TEST_P(CustomReductionTest, ReducesAndScatters) {
-  const int size = GetParam().size;
-  run_with_reductions(GetParam(), kReductions, [&](Runtime& runtime) {
-    for (const std::int64_t count : {1, 13, 2003}) {
-      Tensor tensor(count, DType::Int32);
-      tensor.fill([&](std::size_t i) { return bits_of(runtime.rank(), i); });
-      const std::int64_t own = scattered_rows(count, size, runtime.rank());
-      Tensor part(own, DType::Int32);
-      const AllreduceOptions options{.op = ReduceOp::Custom, .custom = "xor"};
-      reduce_scatter(tensor.view(), part.view(), options);
-      allreduce(tensor.view(), tensor.view(), options);
-      tensor.expect([&](std::size_t i) { return xor_of(size, i); }, "xor");
-      std::int64_t begin = 0;
-      for (int rank = 0; rank < runtime.rank(); ++rank) begin += scattered_rows(count, size, rank);
-      part.expect([&](std::size_t i) { return xor_of(size, static_cast<std::size_t>(begin) + i); },
-                  "scattered xor");
-    }
-  });
 }
 
 TEST_P(CustomReductionTest, IsAppliedInTheOrderOfRanks) {

@@ -2,10 +2,7 @@
 #include <chrono>
 #include <cstddef>
 #include <latch>
-#include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -64,38 +61,6 @@ TEST(HandleTest, ReadyOnlyOnceAllRanksHaveSubmitted) {
   });
 }
 
-TEST(HandleTest, CompletesWithoutAWaitingCaller) {
-  run_runtimes(3, [](Runtime& runtime) {
-    Tensor tensor(70000);
-    tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
-    const Handle handle =
-        allreduce_async(tensor.view(), tensor.view(), {.op = ReduceOp::Sum, .name = "x"});
-    while (!handle.is_ready()) std::this_thread::sleep_for(1ms);
-    tensor.expect([](std::size_t i) { return input_sum(3, i); }, "x");
-  });
-}
-
-TEST(HandleTest, DroppedHandleLeavesItsOperationRunning) {
-  std::latch has_dropped(1);
-  run_runtimes(2, [&](Runtime& runtime) {
-    auto tensor = std::make_shared<Tensor>(1000);
-    const std::weak_ptr<Tensor> observer = tensor;
-    if (runtime.rank() == 0) has_dropped.wait();
-    {
-      const Handle dropped = allreduce_async(
-          tensor->view(), tensor->view(), {.op = ReduceOp::Sum, .name = "x", .keep_alive = tensor});
-      tensor.reset();
-    }
-    if (runtime.rank() == 1) {
-      EXPECT_FALSE(observer.expired()) << "the other rank has not even begun";
-      has_dropped.count_down();
-    }
-    expect_sum_works(runtime, "y");
-    while (!observer.expired()) std::this_thread::sleep_for(1ms);
-    expect_sum_works(runtime, "x");
-  });
-}
-
 TEST(HandleTest, IsEmptyOnceMovedFrom) {
   run_runtimes(1, [](Runtime&) {
     Tensor tensor(4);
@@ -116,25 +81,6 @@ TEST(HandleTest, RethrowsItsErrorEachTime) {
     const auto text = [&] { return text_thrown_by<MismatchError>([&] { handle.wait(); }); };
     EXPECT_EQ(text(), text());
     EXPECT_TRUE(handle.is_ready());
-  });
-}
-
-TEST(HandleTest, ThreadsOfOneRankSubmitAndWaitAtOnce) {
-  run_runtimes(2, [](Runtime& runtime) {
-    std::vector<std::thread> threads;
-    for (std::size_t t = 0; t < 3; ++t) {
-      threads.emplace_back([&runtime, t] {
-        for (std::size_t step = 0; step < 20; ++step) {
-          Tensor tensor(100);
-          tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i, t + step); });
-          const std::string name = "of thread " + std::to_string(t);
-          allreduce(tensor.view(), tensor.view(),
-                    {.op = ReduceOp::Sum, .name = name, .process_set = &runtime.world()});
-          tensor.expect([&](std::size_t i) { return input_sum(2, i, t + step); }, name);
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
   });
 }
 

@@ -1,12 +1,9 @@
 // Errors on all ranks when one rank makes an invalid call.
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <memory>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -116,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(, InvalidRequestTest, testing::ValuesIn(all_defects()),
 
 TEST_P(InvalidRequestTest, InvalidRequestOfOneRank_IsThrownOnEveryRank) {
   const Defect& item = GetParam();
-  disagree_in_every_way(item.usual, item.wrong, false, [&](Runtime&, Handle& handle, int odd) {
+  disagree(item.usual, item.wrong, [&](Handle& handle, int odd) {
     const std::string text = text_thrown_by<InvalidArgument>([&] { handle.wait(); });
     expect_contains(text, "'x' on process set world: rank " + std::to_string(odd) + ": ");
     expect_contains(text, item.text);

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <functional>
 #include <latch>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,12 +22,6 @@ namespace kolo::test::matching_test {
 
 using namespace std::chrono_literals;
 
-std::vector<int> everybody(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 class ByOrderTest : public EveryWorldTest {
  protected:
   /// Runs `body` with a set of all ranks whose operations are matched by order.
@@ -36,7 +29,7 @@ class ByOrderTest : public EveryWorldTest {
     Setting setting = GetParam();
     setting.config = std::move(config);
     run_runtimes(setting, [&](Runtime& runtime) {
-      body(runtime, runtime.add_process_set(everybody(size()), Matching::ByOrder));
+      body(runtime, runtime.add_process_set(runtime.world().ranks(), Matching::ByOrder));
     });
   }
   void run_by_order(const std::function<void(Runtime&, ProcessSet&)>& body) {
@@ -63,7 +56,7 @@ TEST_P(ByOrderTest, RunsEverything_WithoutAgreeing) {
 TEST_P(ByOrderTest, MadeThroughAStore_RunsEverything) {
   MemoryStore store;
   run([&](Runtime& runtime) {
-    expect_all_work(runtime.add_process_set(everybody(size()), store, Matching::ByOrder));
+    expect_all_work(runtime.add_process_set(runtime.world().ranks(), store, Matching::ByOrder));
   });
 }
 
@@ -149,29 +142,33 @@ void sum(ProcessSet& set, std::int64_t count, DType dtype, ReduceOp op = ReduceO
   allreduce(tensor.view(), tensor.view(), {.op = op, .prescale = prescale, .process_set = &set});
 }
 
-TEST_P(DisagreementTest, AnotherCollective) {
-  expect_mismatch([](ProcessSet& set) { sum(set, 12, DType::Float32); },
-                  [](ProcessSet& set) {
-                    Tensor tensor(12);
-                    tensor.fill([](std::size_t) { return 1.0; });
-                    broadcast(tensor.view(), 1, {.process_set = &set});
-                  },
-                  "allreduce (Sum) of 12 elements of float32",
-                  "broadcast from rank 1 of 12 elements of float32");
-}
-
-TEST_P(DisagreementTest, AnotherNumberOfElements) {
-  expect_mismatch([](ProcessSet& set) { sum(set, 5000, DType::Float32); },
-                  [](ProcessSet& set) { sum(set, 3, DType::Float32); },
+TEST_P(DisagreementTest, NamesBothOperations) {
+  const auto sum_of = [](std::int64_t count, DType dtype, ReduceOp op = ReduceOp::Sum,
+                         double prescale = 1.0) -> Run {
+    return [=](ProcessSet& set) { sum(set, count, dtype, op, prescale); };
+  };
+  expect_mismatch(
+      sum_of(12, DType::Float32),
+      [](ProcessSet& set) {
+        Tensor tensor(12);
+        tensor.fill([](std::size_t) { return 1.0; });
+        broadcast(tensor.view(), 1, {.process_set = &set});
+      },
+      "allreduce (Sum) of 12 elements of float32", "broadcast from rank 1 of 12 elements");
+  expect_mismatch(sum_of(5000, DType::Float32), sum_of(3, DType::Float32),
                   "allreduce (Sum) of 5000 elements of float32",
                   "allreduce (Sum) of 3 elements of float32");
-}
-
-TEST_P(DisagreementTest, AnotherReduction) {
-  expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Int32); },
-                  [](ProcessSet& set) { sum(set, 8, DType::Int32, ReduceOp::Max); },
-                  "allreduce (Sum) of 8 elements of int32",
-                  "allreduce (Max) of 8 elements of int32");
+  expect_mismatch(sum_of(8, DType::Float64), sum_of(8, DType::Float64, ReduceOp::Sum, 2.0),
+                  "allreduce (Sum) of 8 elements of float64",
+                  "one of another shape, factor, compression, placement or purpose");
+  expect_mismatch([](ProcessSet& set) { barrier({.process_set = &set}); },
+                  sum_of(8, DType::Float32), "barrier", "allreduce (Sum) of 8 elements of float32");
+  expect_mismatch(
+      [](ProcessSet& set) {
+        sum(set, 8, DType::Float32);
+        sum(set, 9, DType::Float32);
+      },
+      sum_of(9, DType::Float32), "allreduce (Sum) of 8 elements", "allreduce (Sum) of 9 elements");
 }
 
 // Every rank's result takes something from the odd one, through others where need be: none may end
@@ -243,29 +240,6 @@ TEST_P(DisagreementTest, OperationsThatSendNothing) {
   });
 }
 
-TEST_P(DisagreementTest, AnotherFactor) {
-  expect_mismatch([](ProcessSet& set) { sum(set, 8, DType::Float64); },
-                  [](ProcessSet& set) { sum(set, 8, DType::Float64, ReduceOp::Sum, 2.0); },
-                  "allreduce (Sum) of 8 elements of float64",
-                  "one of another shape, factor, compression, placement or purpose");
-}
-
-TEST_P(DisagreementTest, ABarrierInPlaceOfASum) {
-  expect_mismatch([](ProcessSet& set) { barrier({.process_set = &set}); },
-                  [](ProcessSet& set) { sum(set, 8, DType::Float32); }, "barrier",
-                  "allreduce (Sum) of 8 elements of float32");
-}
-
-TEST_P(DisagreementTest, AnOperationThatIsLeftOut) {
-  expect_mismatch(
-      [](ProcessSet& set) {
-        sum(set, 8, DType::Float32);
-        sum(set, 9, DType::Float32);
-      },
-      [](ProcessSet& set) { sum(set, 9, DType::Float32); },
-      "allreduce (Sum) of 8 elements of float32", "allreduce (Sum) of 9 elements of float32");
-}
-
 TEST_P(DisagreementTest, AnOperationThatIsNotSubmitted_EndsTheSetAtItsDeadline) {
   Config config = test_config();
   config.timeout = 1s;
@@ -325,7 +299,7 @@ TEST_P(DisagreementTest, ARankThatRemovesTheSet_HasLeft) {
   MemoryStore store;
   for (const int odd : {0, size() - 1}) {
     run_runtimes(GetParam(), [&](Runtime& runtime) {
-      ProcessSet& set = runtime.add_process_set(everybody(size()), store, Matching::ByOrder);
+      ProcessSet& set = runtime.add_process_set(runtime.world().ranks(), store, Matching::ByOrder);
       expect_sum_works(set, "first");
       const std::string text = text_thrown_by<ShutdownError>([&] {
         if (runtime.rank() == odd) runtime.remove_process_set(set);
@@ -342,7 +316,7 @@ TEST_P(DisagreementTest, ASetThatHasEnded_IsRemoved) {
   MemoryStore store;
   run_runtimes(GetParam(), [&](Runtime& runtime) {
     for (int round = 0; round < 8; ++round) {
-      ProcessSet& set = runtime.add_process_set(everybody(size()), store, Matching::ByOrder);
+      ProcessSet& set = runtime.add_process_set(runtime.world().ranks(), store, Matching::ByOrder);
       const ReduceOp op = runtime.rank() == 0 ? ReduceOp::Max : ReduceOp::Sum;
       EXPECT_THROW(
           {
@@ -360,7 +334,7 @@ TEST_P(DisagreementTest, ADeadRank_IsALoss) {
     run_with_death(
         GetParam(), victim,
         [&](Runtime& runtime) {
-          ProcessSet& set = runtime.add_process_set(everybody(size()), Matching::ByOrder);
+          ProcessSet& set = runtime.add_process_set(runtime.world().ranks(), Matching::ByOrder);
           sets[static_cast<std::size_t>(runtime.rank())] = &set;
           expect_sum_works(set, "first");
         },

@@ -1,9 +1,5 @@
 // Errors when ranks disagree about an operation: for each field of a request, one rank differs.
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -93,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(, MismatchTest, testing::ValuesIn(all_disagreements()),
 
 TEST_P(MismatchTest, Mismatch_IsThrownOnEveryRank) {
   const Disagreement& item = GetParam();
-  disagree_in_every_way(item.usual, item.other, true, [&](Runtime&, Handle& handle, int odd) {
+  disagree(item.usual, item.other, [&](Handle& handle, int odd) {
     const std::string text = text_thrown_by<MismatchError>([&] { handle.wait(); });
     expect_contains(text, "'x' on process set world: " + item.field + " differs: ");
     // A disagreement of two ranks is enough; later ranks get the same error.

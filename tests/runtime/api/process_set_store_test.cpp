@@ -26,12 +26,6 @@ using namespace std::chrono_literals;
 
 using Ranks = std::vector<int>;
 
-Ranks everybody(int size) {
-  Ranks ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 class ProcessSetStoreTest : public EveryWorldTest {
  protected:
   MemoryStore store_;
@@ -44,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(, ProcessSetStoreTest, testing::ValuesIn(all_settings()
 
 TEST_P(ProcessSetStoreTest, OtherRanksTakeNoPart) {
   run([&](Runtime& runtime) {
-    const Ranks ranks = size() > 2 ? Ranks{size() - 1, 0} : everybody(size());
+    const Ranks ranks = size() > 2 ? Ranks{size() - 1, 0} : runtime.world().ranks();
     if (std::ranges::find(ranks, runtime.rank()) == ranks.end()) return;  // and may even leave
     ProcessSet& set = runtime.add_process_set(ranks, store_);
     EXPECT_TRUE(std::ranges::is_sorted(set.ranks()));
@@ -60,15 +54,15 @@ TEST_P(ProcessSetStoreTest, OtherRanksTakeNoPart) {
 TEST_P(ProcessSetStoreTest, OverlappingOnes_RunEverything) {
   run([&](Runtime& runtime) {
     const int rank = runtime.rank();
-    std::vector<ProcessSet*> sets{&runtime.add_process_set(everybody(size()))};
+    std::vector<ProcessSet*> sets{&runtime.add_process_set(runtime.world().ranks())};
     for (int first = 0; first + 1 < size(); ++first) {
       if (rank != first && rank != first + 1) continue;
       sets.push_back(&runtime.add_process_set({first, first + 1}, store_));
       EXPECT_EQ(sets.back()->number(), -first - 1);  // rank `first` has made as many before
     }
-    sets.push_back(&runtime.add_process_set(everybody(size()), store_));
+    sets.push_back(&runtime.add_process_set(runtime.world().ranks(), store_));
     EXPECT_EQ(sets.back()->number(), -size());
-    sets.push_back(&runtime.add_process_set(everybody(size())));
+    sets.push_back(&runtime.add_process_set(runtime.world().ranks()));
     EXPECT_EQ(sets.back()->number(), 2);
     for (int round = 0; round < 2; ++round) {
       for (ProcessSet* const set : sets) expect_all_work(*set);
@@ -80,7 +74,7 @@ TEST_P(ProcessSetStoreTest, OverlappingOnes_RunEverything) {
 TEST_P(ProcessSetStoreTest, RemovedOnes_AreMadeAgain) {
   run([&](Runtime& runtime) {
     for (int round = 1; round <= 3; ++round) {
-      ProcessSet& set = runtime.add_process_set(everybody(size()), store_);
+      ProcessSet& set = runtime.add_process_set(runtime.world().ranks(), store_);
       EXPECT_EQ(set.number(), -round);
       expect_sum_works(set, "x");
       runtime.remove_process_set(set);

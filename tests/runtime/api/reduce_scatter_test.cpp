@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -136,18 +135,6 @@ TEST_P(ReduceScatterTest, ScalesAndCompresses) {
           return 3 * sum;
         },
         "scaled integers");
-  });
-}
-
-TEST(ReduceScatterExactTest, AverageOfEqualIntegersIsThatInteger) {
-  run_runtimes(49, [](Runtime& runtime) {
-    Tensor input(DType::Int32, {100});
-    Tensor output(DType::Int32, {scattered_rows(100, 49, runtime.rank())});
-    const auto value = [](std::size_t i) { return static_cast<double>(i) * 1000 + 1; };
-    input.fill(value);
-    reduce_scatter(input.view(), output.view());
-    const auto begin = static_cast<std::size_t>(share_of(100, 49, runtime.rank()).begin);
-    output.expect([&](std::size_t i) { return value(begin + i); }, "average");
   });
 }
 

@@ -6,7 +6,6 @@
 #include <ostream>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -158,39 +157,6 @@ class WireTest : public testing::TestWithParam<Sample> {};
 
 TEST_P(WireTest, RoundTrip_KeepsEverything) {
   EXPECT_EQ(decode(encode(GetParam().message), kRanks), GetParam().message);
-}
-
-TEST_P(WireTest, EveryTruncation_IsRejectedOrHarmless) {
-  const std::vector<std::byte> whole = encode(GetParam().message);
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    // A vector of exactly this size, so that AddressSanitizer reports a read past its end.
-    const std::vector<std::byte> cut(whole.begin(),
-                                     whole.begin() + static_cast<std::ptrdiff_t>(size));
-    try {
-      EXPECT_EQ(decode(cut, kRanks), GetParam().message)
-          << size << " of " << whole.size() << " bytes";
-    } catch (const BackendError&) {
-    }
-  }
-  EXPECT_NE(rejection_of({whole.begin(), whole.begin() + 12}), "");
-}
-
-TEST_P(WireTest, EveryFlippedBit_IsRejectedOrAnotherMessage) {
-  const std::vector<std::byte> whole = encode(GetParam().message);
-  std::size_t rejected = 0;
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    for (unsigned bit = 0; bit < 8; ++bit) {
-      std::vector<std::byte> damaged(whole);
-      damaged[i] ^= std::byte{1} << bit;
-      try {
-        const WireMessage message = decode(damaged, kRanks);
-        encode(message);  // reads the whole message
-      } catch (const BackendError&) {
-        ++rejected;
-      }
-    }
-  }
-  EXPECT_GE(rejected, 32u);  // at least all damage to the identifier
 }
 
 INSTANTIATE_TEST_SUITE_P(Messages, WireTest, testing::ValuesIn(all_samples()),

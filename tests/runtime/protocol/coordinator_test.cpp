@@ -169,56 +169,7 @@ Coordinator::Options patient() {
   return options;
 }
 
-/// Whether there is a failure of this kind whose text contains `part`.
-bool has(const std::optional<Failure>& failure, ErrorKind kind, const std::string& part) {
-  return failure && failure->kind == kind && failure->text.find(part) != std::string::npos;
-}
-
 using std::chrono::milliseconds;
-
-TEST(CoordinatorTest, WhatAllRanksHave_RunsInOneOrder) {
-  Lockstep ranks(3, patient());
-  ranks.submit(0, 1, "a");
-  ranks.submit(0, 2, "b");
-  ranks.submit(1, 1, "b");
-  ranks.submit(1, 2, "a");
-  ranks.submit(2, 1, "a");
-  ranks.advance();
-  EXPECT_EQ(ranks.ran(0), "");
-  ranks.submit(2, 2, "b");
-  ranks.advance(milliseconds(10));
-  EXPECT_EQ(ranks.ran(0), "a b");
-  EXPECT_EQ(ranks.ran(1), "a b");
-  EXPECT_EQ(ranks.ran(2), "a b");
-}
-
-TEST(CoordinatorTest, KnownRequest_NeedsNoNegotiation) {
-  Lockstep ranks(2, patient());
-  for (UseId use = 0; use < 5; ++use) ranks.run_everywhere(use, "a");
-  EXPECT_EQ(ranks.ran(1), "a a a a a");
-  EXPECT_EQ(ranks[0].counters().negotiations, 1u);
-}
-
-TEST(CoordinatorTest, SteadyProgram_NeedsNoWakeUpAndWastesNoExchange) {
-  Lockstep ranks(2, patient());
-  const auto step = [&](UseId first) {
-    for (int rank = 0; rank < 2; ++rank) {
-      ranks.submit(rank, first, "a");
-      ranks.submit(rank, first + 1, "b");
-      ranks.wait(rank, first);
-      ranks.wait(rank, first + 1);
-      ranks.advance();
-    }
-  };
-  for (UseId use = 0; use < 8; use += 2) step(use);
-  const auto before = ranks[0].counters();
-  for (UseId use = 8; use < 28; use += 2) step(use);
-  const auto& after = ranks[0].counters();
-  EXPECT_EQ(after.wake_up_requests, before.wake_up_requests);
-  EXPECT_EQ(after.negotiations, before.negotiations);
-  EXPECT_EQ(after.fruitless_exchanges, before.fruitless_exchanges);
-  EXPECT_GT(after.exchanges, before.exchanges);
-}
 
 TEST(CoordinatorTest, LateRank_IsAwaitedWithoutTraffic) {
   Lockstep ranks(2, patient());
@@ -235,22 +186,6 @@ TEST(CoordinatorTest, LateRank_IsAwaitedWithoutTraffic) {
   EXPECT_EQ(ranks.ran(0), "a a");
 }
 
-TEST(CoordinatorTest, SkippedTensor_HoldsUpNoOther) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "head");
-  ranks.run_everywhere(1, "body");
-  ranks.submit(0, 2, "head");  // the others skip it
-  for (UseId use = 3; use < 8; ++use) {
-    ranks.run_everywhere(use, "body");
-    ranks.advance(milliseconds(10));
-  }
-  EXPECT_EQ(ranks.ran(2), "head body body body body body body");
-  ranks.submit(1, 8, "head");
-  ranks.submit(2, 8, "head");
-  ranks.advance(milliseconds(10));
-  EXPECT_EQ(ranks.ran(0), "head body body body body body body head");
-}
-
 TEST(CoordinatorTest, LeftOvers_CauseNoExchangesWithAge) {
   Lockstep ranks(2, patient());
   ranks.run_everywhere(0, "a");
@@ -261,59 +196,6 @@ TEST(CoordinatorTest, LeftOvers_CauseNoExchangesWithAge) {
   const int posts = ranks.posts(0);
   for (int i = 0; i < 100; ++i) ranks.advance(milliseconds(20));
   EXPECT_LE(ranks.posts(0), posts + 1);
-}
-
-TEST(CoordinatorTest, JoinedRank_ContributesTheIdentityUntilAllHaveJoined) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "a");
-  ranks[2].join(1);
-  ranks.advance();
-  for (UseId use = 1; use < 3; ++use) {
-    for (int rank = 0; rank < 2; ++rank) ranks.submit(rank, use, use == 1 ? "a" : "new");
-    ranks.advance(milliseconds(10));
-    ranks.advance(milliseconds(10));
-  }
-  EXPECT_EQ(ranks.ran(0), "a a new");
-  EXPECT_EQ(ranks.ran(2), "a a* new*");
-  ranks[0].join(3);
-  ranks.advance();
-  EXPECT_FALSE(ranks.joined(2));
-  ranks[1].join(3);
-  ranks.advance();
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(ranks.joined(rank));
-    EXPECT_EQ(ranks.joined(rank)->last_rank, 1);
-  }
-  ranks.run_everywhere(4, "a");
-  EXPECT_EQ(ranks.ran(2), "a a* new* a");
-}
-
-TEST(CoordinatorTest, PendingRequests_EndBeforeTheJoin) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "known");
-  for (int rank = 0; rank < 3; ++rank) {  // each has a request that no other rank submits
-    ranks.submit(rank, 1, rank == 0 ? "known" : "new of " + std::to_string(rank));
-    ranks[rank].join(2);
-  }
-  ranks.advance();
-  EXPECT_EQ(ranks.ran(0), "known known new of 1* new of 2*");
-  EXPECT_EQ(ranks.ran(1), "known known* new of 1 new of 2*");
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(ranks.joined(rank));
-    EXPECT_EQ(ranks.joined(rank)->last_rank, 2) << "of several at once the highest";
-  }
-}
-
-TEST(CoordinatorTest, EvictedRequest_IsNegotiatedAgain) {
-  Coordinator::Options options = patient();
-  options.table.capacity = 2;
-  Lockstep ranks(2, options);
-  UseId use = 0;
-  for (int round = 0; round < 3; ++round) {
-    for (const char* name : {"a", "b", "c"}) ranks.run_everywhere(use++, name);
-  }
-  EXPECT_EQ(ranks.ran(1), "a b c a b c a b c");
-  EXPECT_GT(ranks[0].counters().negotiations, 3u);
 }
 
 TEST(CoordinatorTest, RequestsWithoutBits_WaitWithoutTraffic) {
@@ -349,27 +231,6 @@ TEST(CoordinatorTest, FarMoreRequestsThanBits_AreReportedOnceEach) {
   EXPECT_EQ(ranks.reported(1), 100u);
 }
 
-TEST(CoordinatorTest, Error_FreesItsBitForARequestWithout) {
-  Coordinator::Options options = patient();
-  options.table.bits = 1;
-  Lockstep ranks(2, options);
-  ranks.submit(0, 0, "a", milliseconds(50));
-  ranks.submit(0, 1, "b");
-  ranks.advance(milliseconds(10));
-  ranks.submit(1, 0, "b");
-  ranks.advance(milliseconds(10));
-  EXPECT_EQ(ranks.ran(0), "b");
-  ranks.submit(0, 2, "c");
-  ranks.submit(0, 3, "d");
-  ranks.advance(milliseconds(40));
-  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "'a'"));
-  for (const char* name : {"d", "c"}) {
-    ranks.submit(1, 1, name);
-    ranks.advance(milliseconds(10));
-  }
-  EXPECT_EQ(ranks.ran(1), "b d c");
-}
-
 TEST(CoordinatorTest, SmallRequests_AreFusedUpToTheLimit) {
   Coordinator::Options options = patient();
   options.fusion_bytes = 8;  // two requests of one float
@@ -382,17 +243,6 @@ TEST(CoordinatorTest, SmallRequests_AreFusedUpToTheLimit) {
   EXPECT_EQ(ranks.ran(0), "ab c");
   EXPECT_EQ(ranks.ran(1), "ab c");
 }
-
-TEST(CoordinatorTest, OneRank_RunsAtOnce) {
-  Lockstep ranks(1, patient());
-  ranks.submit(0, 0, "a");
-  ranks.advance();
-  ranks.submit(0, 1, "a");
-  ranks.advance();
-  EXPECT_EQ(ranks.ran(0), "a a");
-}
-
-// --- errors ---
 
 // --- who comes last ---
 
@@ -453,133 +303,6 @@ TEST_F(LastRankTest, ANewNameHasALastRankToo) {
   ranks_.advance(milliseconds(10));
   ASSERT_EQ(ranks_.ran(0), "new");
   expect_last(2, latest);
-}
-
-TEST(CoordinatorErrorsTest, ChangedRequest_IsAMismatchOnAllRanks) {
-  Lockstep ranks(3, patient());
-  for (UseId use = 0; use < 3; ++use) ranks.run_everywhere(use, "a");
-  ranks.submit(0, 3, "a");
-  ranks[1].submit(3, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.advance(milliseconds(10));
-  ranks.submit(2, 3, "a");  // late: the error waits for it
-  ranks.advance(milliseconds(10));
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(has(ranks.failure(rank, 3), ErrorKind::Mismatch, "[9] on rank 1")) << rank;
-    EXPECT_EQ(ranks.failure(rank, 3), ranks.failure(0, 3));
-  }
-  ranks.run_everywhere(4, "a");
-  EXPECT_EQ(ranks.ran(2), "a a a a");
-}
-
-TEST(CoordinatorErrorsTest, TwoKnownRequestsOfOneName_AreAMismatch) {
-  Lockstep ranks(2, patient());
-  ranks.run_everywhere(0, "a");
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks[rank].submit(1, Lockstep::request("a", 9), ranks.now(), kNever);
-  }
-  ranks.advance(milliseconds(10));
-  ranks.submit(0, 2, "a");
-  ranks[1].submit(2, Lockstep::request("a", 9), ranks.now(), kNever);
-  ranks.advance(milliseconds(10));
-  ranks.advance(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(0, 2), ErrorKind::Mismatch, "'a'"));
-  EXPECT_EQ(ranks.failure(0, 2), ranks.failure(1, 2));
-  EXPECT_EQ(ranks.ran(0), "a a");
-}
-
-// Rank 0 has the predicted request, so it posts without waking rank 1, which has announced its own
-// request: only the patience of rank 0 resolves this (rule 4).
-TEST(CoordinatorErrorsTest, PredictedRequestAgainstAnAnnouncedOne_IsAMismatch) {
-  Lockstep ranks(2, patient());
-  const Request other = Lockstep::request("a", 9);
-  for (int rank = 0; rank < 2; ++rank) ranks[rank].submit(0, other, ranks.now(), kNever);
-  ranks.advance(milliseconds(10));
-  for (UseId use = 1; use < 6; ++use) ranks.run_everywhere(use, "a");
-  ranks[1].submit(6, other, ranks.now(), kNever);
-  ranks.advance(milliseconds(10));
-  EXPECT_EQ(ranks.failure(1, 6), std::nullopt);
-  ranks.submit(0, 6, "a");
-  ranks.advance();
-  ranks.advance(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(0, 6), ErrorKind::Mismatch, "'a'"));
-  EXPECT_EQ(ranks.failure(0, 6), ranks.failure(1, 6));
-}
-
-TEST(CoordinatorErrorsTest, Deadline_EndsOneUseOnAllRanks) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "a");
-  ranks.submit(1, 1, "a", ranks.now() + milliseconds(50));
-  ranks.advance(milliseconds(40));
-  EXPECT_FALSE(ranks.failure(1, 1));
-  ranks.advance(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(1, 1), ErrorKind::Timeout,
-                  "passed on rank 1 while ranks 0 and 2 had not submitted it"));
-  ranks.submit(0, 1, "a");
-  ranks.submit(2, 1, "a");
-  ranks.advance();
-  EXPECT_EQ(ranks.failure(0, 1), ranks.failure(1, 1));
-  EXPECT_EQ(ranks.failure(2, 1), ranks.failure(1, 1));
-  ranks.run_everywhere(2, "a");
-  EXPECT_EQ(ranks.ran(0), "a a");
-}
-
-TEST(CoordinatorErrorsTest, InvalidRequestOfOneRank_EndsTheUseOnAllRanks) {
-  Lockstep ranks(3, patient());
-  ranks.run_everywhere(0, "a");
-  for (UseId use = 1; use < 3; ++use) {
-    Request broken = Lockstep::request("a", 5);
-    broken.invalid_reason = "it has no memory";
-    ranks[1].submit(use, broken, ranks.now(), kNever);
-    if (use == 1) ranks.submit(0, use, "a");
-    ranks.advance();
-    if (use == 2) ranks.submit(0, use, "a");
-    ranks.submit(2, use, "a");
-    ranks.advance();
-    for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_TRUE(has(ranks.failure(rank, use), ErrorKind::InvalidArgument,
-                      "on process set world: rank 1: it has no memory"));
-    }
-  }
-  ranks.run_everywhere(3, "a");
-  EXPECT_EQ(ranks.ran(1), "a a");
-}
-
-TEST(CoordinatorErrorsTest, Join_DropsDeferredErrors) {
-  Lockstep ranks(2, patient());
-  ranks.submit(0, 0, "a", milliseconds(5));
-  ranks.advance(milliseconds(5));
-  ASSERT_TRUE(has(ranks.failure(0, 0), ErrorKind::Timeout, "rank 1 had not"));
-  ranks[1].join(0);
-  ranks[0].join(1);
-  ranks.advance();
-  ranks.run_everywhere(2, "a");
-  EXPECT_EQ(ranks.ran(1), "a");
-}
-
-TEST(CoordinatorErrorsTest, Shutdown_EndsWhatTheOthersWaitFor) {
-  Lockstep ranks(3, patient());
-  ranks.submit(0, 0, "a");
-  ranks[2].shut_down();
-  ranks.advance();
-  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::Shutdown, "rank 2 shut"));
-  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(ranks[rank].is_closed());
-  ranks.submit(1, 0, "a");
-  ranks.advance();
-  EXPECT_TRUE(has(ranks.failure(1, 0), ErrorKind::Shutdown, "rank 2 shut"));
-}
-
-TEST(CoordinatorErrorsTest, Loss_EndsEverythingAndNothingIsPostedAfterIt) {
-  Lockstep ranks(2, patient());
-  ranks.submit(0, 0, "a");
-  ranks.advance();
-  ranks[0].on_lost(1, "died: its process has ended");
-  const int posts = ranks.posts(0);
-  ranks.advance();
-  EXPECT_TRUE(has(ranks.failure(0, 0), ErrorKind::PeerLost, "rank 1 died"));
-  ranks.submit(0, 1, "b");
-  ranks.advance(milliseconds(10));
-  EXPECT_TRUE(has(ranks.failure(0, 1), ErrorKind::PeerLost, "'b'"));
-  EXPECT_EQ(ranks.posts(0), posts);
 }
 
 TEST(CoordinatorErrorsTest, SilentRank_IsLookedForAtTheDeadline) {

@@ -1,9 +1,7 @@
 // Training with compression_scope = BetweenNodes: results, residuals, bytes, checkpoints,
 // refused options. Runs on one node, and on two with equally many ranks or not.
-#include <algorithm>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,13 +50,6 @@ TEST_P(BetweenNodesTrainingTest, AppliedAndResidual_AddUpToTheGradients) {
   }
 }
 
-TEST_P(BetweenNodesTrainingTest, Residual_IsAppliedInStepsWithoutGradients) {
-  LinearTraining training(between_nodes(Compression::top_k(0.3)));
-  training.run(0, 3);
-  training.run_idle(9);
-  training.expect_applied(training.given(), 1, "after nine steps");
-}
-
 /// Each encoding rank has two blocks for each node. Ranks have residuals only for their pieces.
 TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
   const std::uint64_t nodes = has_nodes() ? 2 : 1;
@@ -86,19 +77,6 @@ TEST_P(BetweenNodesTrainingTest, BytesAndMemory_AreThoseOfPieces) {
   }
 }
 
-TEST_P(BetweenNodesTrainingTest, TrainsAsWithoutCompression) {
-  const double plain = trained_loss({.shard = Shard::None});
-  std::vector<TestedCodec> all = kTestedCodecs;
-  all.push_back({Compression::bf16(), 0, 1e-3});
-  for (const auto& [compression, error, loss_error] : all) {
-    const double coded = trained_loss(between_nodes(compression, ReduceOp::Average));
-    EXPECT_NEAR(coded / plain, 1.0, loss_error) << compression.name();
-    if (!has_nodes()) {
-      EXPECT_EQ(coded, plain) << compression.name();
-    }
-  }
-}
-
 TEST_P(BetweenNodesTrainingTest, StepsThatAreNotUsed_LeaveTheResidual) {
   LinearTraining training(between_nodes(Compression::top_k(0.05)));
   GradScaler scaler({.init_scale = 256.0, .growth_interval = 2});
@@ -115,30 +93,6 @@ TEST_P(BetweenNodesTrainingTest, StepsThatAreNotUsed_LeaveTheResidual) {
     if (!overflows) training.count(step);
   }
   training.expect_balance(training.residual_sums(folder_.path()), "scaled", scaler.get_scale());
-}
-
-TEST_P(BetweenNodesTrainingTest, CountsPassesAndAddedParameters_LoseNothing) {
-  LinearTraining counted(between_nodes(Compression::top_k(0.05)));
-  counted.run_counted(0, 4);
-  counted.expect_balance(counted.residual_sums(folder_.path()), "counted", size());
-  LinearTraining training(between_nodes(Compression::one_bit()));
-  training.run(0, 2);
-  training.add_late_parameter();
-  training.run(2, 4);
-  training.expect_balance(training.residual_sums(folder_.path()), "with an added parameter");
-}
-
-TEST_P(BetweenNodesTrainingTest, Training_ResumesExactly) {
-  LinearTraining before(between_nodes(Compression::top_k(0.05)));
-  before.run(0, 3);
-  before.optimizer().save(folder_.path());
-  before.run(3, 5);
-  LinearTraining after(between_nodes(Compression::top_k(0.05)));
-  after.optimizer().load(folder_.path());
-  after.run(3, 5);
-  for (std::size_t i = 0; i < before.parameters().size(); ++i) {
-    EXPECT_TRUE(torch::equal(after.parameters()[i], before.parameters()[i])) << i;
-  }
 }
 
 /// To and from codecs that encode between all ranks, and those of shards within nodes.

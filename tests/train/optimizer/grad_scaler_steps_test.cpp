@@ -11,6 +11,24 @@ const AlsoIn also_in({"alone", "messages"});
 
 // --- steps that are skipped ---
 
+/// One element of one gradient, so that one rank alone has it in its shard.
+TEST_F(GradScalerTest, OverflowOfOneElement_SkipsTheStepOnAll) {
+  for (const DistributedOptimizer::Options& options : all_layouts()) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat32);
+    torch::optim::SGD inner(model->parameters(), 0.1);
+    DistributedOptimizer optimizer(inner, *model, options);
+    GradScaler scaler;
+    for (std::size_t where = 0; where < model->parameters().size(); ++where) {
+      optimizer.zero_grad();
+      const at::Tensor before = flat(*model);
+      scaler.scale(loss(model, 0, size() - 1, where)).backward();
+      EXPECT_FALSE(scaler.step(optimizer)) << where;
+      scaler.update();
+      EXPECT_TRUE(torch::equal(flat(*model), before)) << where;
+    }
+  }
+}
+
 TEST_F(GradScalerTest, GradientsThatTheProgramChanged_Count) {
   for (const Shard shard : all_modes()) {
     Single model(with(shard));

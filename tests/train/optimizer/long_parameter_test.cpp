@@ -60,6 +60,8 @@ TEST_F(ShardedOptimizerTest, LongParameters_AreUpdatedLikeWholeOnes) {
     sharded.run(4);
     expect_alike(sharded.values(), whole.values());
     EXPECT_GE(sharded.adamw.state().size(), 2U) << "the shard is in one piece";
+    sharded.optimizer.reset_parameter_state(sharded.parameter);
+    EXPECT_TRUE(sharded.optimizer.parameter_state(sharded.parameter).empty());
   }
 }
 

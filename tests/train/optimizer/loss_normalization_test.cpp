@@ -53,6 +53,32 @@ class CountedTraining : public TrainingTest {
 
 class LossNormalizationTest : public CountedTraining {};
 
+/// The wrapped optimizer's zero_grad() drops them, with or without passes afterwards.
+TEST_F(LossNormalizationTest, PassesUnderNoSync_AreForgottenWithTheirGradients) {
+  for (const Shard shard : {Shard::None, Shard::Optimizer, Shard::Gradients, Shard::Full}) {
+    OneWeight model(with(shard));
+    for (int step = 0; step < 4; ++step) {
+      const double before = model.value();
+      {
+        const auto guard = model.optimizer.no_sync();
+        model.optimizer.backward(model.loss(1e6), 1000);
+      }
+      if (step % 2 == 0 || rank() == 0) model.inner.zero_grad();
+      const bool runs = step % 2 == 0 || rank() != 0;  // else rank 0 has no pass in this step
+      if (runs) model.optimizer.backward(model.loss(own_gradient()), own_count());
+      model.optimizer.step();
+      model.optimizer.zero_grad();
+      if (step % 2 == 0) {
+        EXPECT_NEAR(before - model.value(), expected(), 1e-12) << step;
+      } else if (size() > 1) {
+        const double others = size() - 1;
+        const double gradients = all_gradients() + 4.0 + 1e6 * others;
+        EXPECT_NEAR(before - model.value(), gradients / (all_counts() - 1 + 1000 * others), 1e-6);
+      }
+    }
+  }
+}
+
 TEST_F(LossNormalizationTest, RankWithoutPass_TakesPart) {
   OneWeight model;
   for (int step = 0; step < 3; ++step) {

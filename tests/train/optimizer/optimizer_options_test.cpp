@@ -165,9 +165,7 @@ TEST_F(OptimizerOptionsTest, MistakeOnOneRank_IsAnErrorOnAll) {
 }
 
 TEST_F(OptimizerOptionsTest, ASetThatMatchesByOrder_IsRefused) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size(); ++rank) ranks.push_back(rank);
-  ProcessSet& set = add_process_set(ranks, Matching::ByOrder);
+  ProcessSet& set = add_process_set(runtime_.world().ranks(), Matching::ByOrder);
   const auto tensor = torch::zeros({2}, torch::requires_grad());
   torch::optim::SGD inner({tensor}, 1.0);
   expect_error<InvalidArgument>(

@@ -56,26 +56,6 @@ struct MasterLine {
   std::unique_ptr<DistributedOptimizer> optimizer;
 };
 
-/// A multi-layer perceptron in bfloat16 with master copies.
-struct MasterTraining {
-  explicit MasterTraining(DistributedOptimizer::Options options)
-      : model(make_mlp(torch::kBFloat16)), inner(adamw()(model->parameters())) {
-    options.master_weights = true;
-    optimizer = std::make_unique<DistributedOptimizer>(*inner, *model, options);
-  }
-  void run(int begin, int end) {
-    for (int step = begin; step < end; ++step) {
-      optimizer->zero_grad();
-      const std::int64_t row = kRows * Runtime::current().rank();
-      loss_of(model, batch_rows(step, row, kRows, kWidth, torch::kBFloat16)).backward();
-      optimizer->step();
-    }
-  }
-  torch::nn::Sequential model;
-  std::unique_ptr<Optimizer> inner;
-  std::unique_ptr<DistributedOptimizer> optimizer;
-};
-
 /// The same without Kolo: every rank computes the gradients of all ranks.
 void train_masters_alone(torch::nn::Sequential& model, int ranks, int steps,
                          const std::function<at::Tensor(const at::Tensor& rows)>& loss) {
@@ -118,24 +98,6 @@ TEST_F(PrecisionTest, Masters_KeepWhatParametersRoundAway) {
   }
 }
 
-TEST_F(PrecisionTest, Masters_TrainAsOnOneProcess) {
-  constexpr int kSteps = 12;
-  torch::nn::Sequential model = make_mlp(torch::kBFloat16);
-  train_masters_alone(model, runtime_.size(), kSteps,
-                      [&](const at::Tensor& rows) { return loss_of(model, rows); });
-  const at::Tensor alone = flat(*model);
-  for (const Shard mode : sharded_modes()) {
-    MasterTraining training(with(mode));
-    training.run(0, kSteps);
-    const at::Tensor sharded = flat(*training.model);
-    expect_equal_on_all_ranks(sharded);
-    // Sums over ranks may be added in a different order, which may round a parameter differently.
-    EXPECT_LT(largest_difference(sharded.to(torch::kFloat), alone.to(torch::kFloat)), 0.01)
-        << name_of(mode);
-    EXPECT_GT((sharded == alone).to(torch::kFloat).mean().item<double>(), 0.98) << name_of(mode);
-  }
-}
-
 TEST_F(PrecisionTest, WritesOfTheProgram_ReplaceMasters) {
   for (const Shard mode : sharded_modes()) {
     MasterLine training(mode);
@@ -149,25 +111,6 @@ TEST_F(PrecisionTest, WritesOfTheProgram_ReplaceMasters) {
       EXPECT_EQ(training.value(written), at::BFloat16(4.0F - 9e-3F)) << name_of(mode);
     }
     EXPECT_EQ(training.value(100), at::BFloat16(1.0F - 1e-2F)) << name_of(mode);
-  }
-}
-
-TEST_F(PrecisionTest, Checkpoints_HaveTheMasters) {
-  const CommonFolder folder;
-  for (const Shard mode : sharded_modes()) {
-    MasterTraining whole(with(mode));
-    whole.run(0, 4);
-    whole.optimizer->save(folder.path());
-    whole.run(4, 8);
-    for (const Shard other : sharded_modes()) {
-      for (const int steps : {0, 1}) {  // as after a restart, and with masters of its own
-        MasterTraining loaded(with(other));
-        loaded.run(0, steps);
-        loaded.optimizer->load(folder.path());
-        loaded.run(4, 8);
-        expect_alike(flat(*loaded.model), flat(*whole.model), name_of(other).data());
-      }
-    }
   }
 }
 

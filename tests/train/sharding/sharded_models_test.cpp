@@ -22,7 +22,6 @@ constexpr std::int64_t kRows = 4;  // of each rank in a step
 struct Variation {
   int steps = 4;
   bool evaluates = false;      ///< before forward, before backward and before the update
-  bool freezes = false;        ///< every third parameter, for the first half of the steps
   int forwards = 1;            ///< before one backward
   int passes = 1;              ///< of backward(), after the forward passes of all of them
   bool trains_a_part = false;  ///< in every second step one submodule alone
@@ -74,15 +73,11 @@ void evaluate(TrainedModel& model, int step, std::vector<double>& evaluations) {
 template <class Optimizer>
 Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
               const Variation& variation) {
-  const Parameters parameters = distinct_parameters(model);
   std::vector<double> evaluations;
   const auto evaluate_if_wanted = [&](int step) {
     if (variation.evaluates) evaluate(model, step, evaluations);
   };
   for (int step = 0; step < variation.steps; ++step) {
-    if (variation.freezes && step == variation.steps / 2) {
-      for (const at::Tensor& parameter : parameters) parameter.requires_grad_();
-    }
     optimizer.zero_grad();
     evaluate_if_wanted(step);
     std::vector<at::Tensor> losses(static_cast<std::size_t>(variation.passes), torch::zeros({}));
@@ -105,16 +100,6 @@ Trained train(TrainedModel& model, Optimizer& optimizer, const Share& share,
   return {flat(model), torch::cat(buffers), std::move(evaluations)};
 }
 
-std::unique_ptr<TrainedModel> make(const ModelCase& which, const Variation& variation) {
-  std::unique_ptr<TrainedModel> model = which.make();
-  if (!variation.freezes) return model;
-  int index = 0;
-  for (at::Tensor& parameter : distinct_parameters(*model)) {
-    parameter.requires_grad_(index++ % 3 != 0);
-  }
-  return model;
-}
-
 std::unique_ptr<Optimizer> make_adamw(const TrainedModel& model) {
   return make_optimizer(Algorithm::AdamW, distinct_parameters(model));
 }
@@ -122,7 +107,7 @@ std::unique_ptr<Optimizer> make_adamw(const TrainedModel& model) {
 class ShardedModelsTest : public TrainingTest, public testing::WithParamInterface<ModelCase> {
  protected:
   Trained train_in(Shard mode, const Variation& variation) const {
-    const auto model = make(GetParam(), variation);
+    const auto model = GetParam().make();
     const auto adamw = make_adamw(*model);
     DistributedOptimizer::Options options = with(mode);
     options.backward_passes_per_step = variation.passes;
@@ -130,15 +115,14 @@ class ShardedModelsTest : public TrainingTest, public testing::WithParamInterfac
     return train(*model, optimizer, {rank(), size(), false}, variation);
   }
   Trained train_alone(const Variation& variation) const {
-    const auto model = make(GetParam(), variation);
+    const auto model = GetParam().make();
     const auto adamw = make_adamw(*model);
     return train(*model, *adamw, {rank(), size(), true}, variation);
   }
 
   /// Expects equal bits in all modes, also in evaluations, and results close to those of one
   /// process with the rows of all ranks.
-  /// @return the parameters
-  at::Tensor expect_all_modes_alike(const Variation& variation) const {
+  void expect_all_modes_alike(const Variation& variation) const {
     const Trained alone = train_alone(variation);
     Trained whole;
     for (const Shard mode : all_modes()) {
@@ -156,7 +140,6 @@ class ShardedModelsTest : public TrainingTest, public testing::WithParamInterfac
           largest_difference(torch::tensor(whole.evaluations), torch::tensor(alone.evaluations)),
           1e-4);
     }
-    return whole.parameters;
   }
 };
 
@@ -164,15 +147,6 @@ INSTANTIATE_TEST_SUITE_P(Models, ShardedModelsTest, testing::ValuesIn(model_case
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(ShardedModelsTest, FiftySteps_EndAlike) { expect_all_modes_alike({.steps = 50}); }
-
-TEST_P(ShardedModelsTest, EvaluationWithinAStep_ChangesNothing) {
-  const at::Tensor parameters = expect_all_modes_alike({.evaluates = true});
-  expect_alike(parameters, train_in(Shard::None, {}).parameters);
-}
-
-TEST_P(ShardedModelsTest, FrozenParameters_StayAndThenTrain) {
-  expect_all_modes_alike({.freezes = true});
-}
 
 TEST_P(ShardedModelsTest, SeveralForwardsBeforeOneBackward_AddUp) {
   expect_all_modes_alike({.forwards = 3});

@@ -29,7 +29,7 @@ TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
     for (int step = 0; step < 10; ++step) {
       optimizer.zero_grad();
       loss_of(model, batch_rows(step, runtime_.rank() * 3, 3, kWidth, torch::kFloat32)).backward();
-      EXPECT_GT(optimizer.clip_grad_norm_(1e6), 0.0);
+      EXPECT_GT(optimizer.clip_grad_norm_(0.05), 0.05);  // of all shards, once
       optimizer.step();
     }
     if (shard != Shard::None) {
@@ -44,7 +44,7 @@ TEST_F(ShardedOptimizerTest, Nodes_EachKeepAllShards) {
   const at::Tensor whole = run(Shard::None, ShardScope::World);
   for (const Shard mode : sharded_modes()) {
     const at::Tensor sharded = run(mode, ShardScope::Node);
-    expect_alike_per_node(sharded, whole);
+    EXPECT_LT(largest_difference(sharded, whole), 1e-5);
     expect_equal_on_all_ranks(sharded);
   }
 }

@@ -49,28 +49,6 @@ TEST_F(ReductionsTest, MaxOfBools_IsOr) {
   expect_equal(reduce_scatter(mine, {.op = ReduceOp::Max}), rows_of(any));
 }
 
-TEST_F(ReductionsTest, EveryReduction_HasItsClosedForm) {
-  const at::Tensor mine = own({7}) + 1;
-  at::Tensor low = values(0, {7}) + 1;
-  at::Tensor high = low.clone();
-  at::Tensor product = low.clone();
-  for (int r = 1; r < size(); ++r) {
-    const at::Tensor other = values(r, {7}) + 1;
-    low = at::minimum(low, other);
-    high = at::maximum(high, other);
-    product = product * other;
-  }
-  for (const auto& [op, expected] :
-       {std::pair{ReduceOp::Min, low}, {ReduceOp::Max, high}, {ReduceOp::Product, product}}) {
-    expect_equal(allreduce(mine, {.op = op}), expected);
-    expect_equal(reduce_scatter(mine, {.op = op}), rows_of(expected));
-  }
-  const AllreduceOptions scaled{.prescale = 0.5, .postscale = 4};
-  const at::Tensor mean = sum({7}) * 2 / size();
-  EXPECT_TRUE(at::allclose(allreduce(own({7}), scaled), mean));
-  EXPECT_TRUE(at::allclose(reduce_scatter(own({7}), scaled), rows_of(mean)));
-}
-
 TEST_F(ReductionsTest, AnyStrides_AreReduced) {
   const AllreduceOptions options{.op = ReduceOp::Sum};
   const Shape shape{2, 3, 4, 5};
@@ -104,17 +82,6 @@ TEST_F(ReductionsTest, ScalarsAndEmptyTensors_AreReduced) {
   expect_equal(reduce_scatter(at::empty({0, 4})), at::empty({0, 4}));
   at::Tensor nothing = at::empty({3, 0});
   expect_equal(allreduce_(nothing), at::empty({3, 0}));
-}
-
-TEST_F(ReductionsTest, UnevenRows_AreScattered) {
-  for (std::int64_t rows = 0; rows <= 2 * size() + 1; ++rows) {  // fewer rows than ranks, too
-    for (const auto op : {ReduceOp::Sum, ReduceOp::Max}) {
-      at::Tensor expected = sum({rows, 3}, at::kDouble);
-      if (op == ReduceOp::Max) expected = values(size() - 1, {rows, 3}, at::kDouble);
-      expect_equal(reduce_scatter(own({rows, 3}, at::kDouble), {.op = op}), rows_of(expected),
-                   std::to_string(rows) + " rows");
-    }
-  }
 }
 
 /// Keeps the number of larger magnitude, with its sign.
