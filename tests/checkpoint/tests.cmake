@@ -1,5 +1,3 @@
-# Tests of checkpoint files. Paths are those of tests/CMakeLists.txt, which includes this file.
-
 # Not under ThreadSanitizer: ranks share only files, so it would find nothing, after minutes.
 if(NOT "${KOLO_SANITIZE}" STREQUAL "thread")
   kolo_add_test(checkpoint_test

@@ -1,6 +1,3 @@
-# Tests of communication, and of its fakes. Included by tests/CMakeLists.txt, to which paths are
-# relative.
-
 kolo_add_test(comm_test SOURCES
   ops/convert_table_test.cpp
   comm/fake_world_test.cpp

@@ -1,5 +1,3 @@
-# Tests of the examples. Included by tests/CMakeLists.txt, to which paths are relative.
-
 if(KOLO_BUILD_EXAMPLES)
   kolo_add_test(bench_test
     SOURCES

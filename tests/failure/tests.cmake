@@ -1,6 +1,3 @@
-# Processes that die, stop, fork or run out of memory. Included by tests/CMakeLists.txt, to which
-# paths are relative.
-
 kolo_test_executable(victim failure/record.cpp failure/victim.cpp)
 foreach(scenario IN ITEMS
     idle negotiating others_posted posted busy mid_chunk sharing_memory mpi_started shutting_down

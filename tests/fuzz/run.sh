@@ -5,7 +5,7 @@
 #   tests/fuzz/run.sh [--seconds N] [TARGET...]     N seconds each, 60 by default; all targets
 #
 # New inputs are kept in build/fuzz/found/TARGET, and the next run starts from them. An input
-# that ends a target is kept in build/fuzz/failed; "build/fuzz/tests/fuzz/TARGET_fuzz FILE" runs it
+# that ends a target is kept in build/fuzz/failed; "build/fuzz/tests/TARGET_fuzz FILE" runs it
 # again.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -49,7 +49,7 @@ for target in "${targets[@]}"; do
   [[ -d "$corpus/$target" ]] && folders+=("$corpus/$target")
   before="$(date +%s)"
   crashes=0
-  "$build/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
+  "$build/tests/${target}_fuzz" -max_total_time="$seconds" -max_len=4096 -timeout=20 \
     -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$failed/$target-" \
     "${folders[@]}" >"$log" 2>&1 || crashes=1
   executions="$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")"

@@ -1,5 +1,4 @@
-# Kolo on two hosts, simulated by namespaces of this machine; skipped without permission to create
-# them. Paths are those of tests/CMakeLists.txt, which includes this file.
+# Two hosts, simulated by namespaces of this machine; skipped without permission to create them.
 list(GET KOLO_MPIRUN 0 launcher)
 kolo_add_script_test(hosts hosts/hosts_test.py "${CMAKE_CURRENT_BINARY_DIR}" "${launcher}")
 kolo_set_mpirun_properties(hosts 4 240)

@@ -1,6 +1,3 @@
-# Random programs, compared with a reference. Included by tests/CMakeLists.txt, to which paths are
-# relative.
-
 add_library(kolo_programs STATIC
   programs/agreement.cpp
   programs/memory.cpp

@@ -1,5 +1,3 @@
-# Tests of kolo-restart. Paths are those of tests/CMakeLists.txt, which includes this file.
-
 if(KOLO_SANITIZE OR NOT KOLO_BUILD_EXAMPLES)
   return()  # a program, not the library
 endif()

@@ -1,5 +1,3 @@
-# Tests of the training layer. Paths are those of tests/CMakeLists.txt, which includes this file.
-
 if(TARGET kolo)
   kolo_add_test(training_parts_test
     SOURCES
@@ -206,4 +204,39 @@ if(TARGET kolo)
     set_property(TEST resume_matrix.messages APPEND PROPERTY ENVIRONMENT
       KOLO_SHARED_MEMORY=off KOLO_TEST_VARIANT=messages)
   endif()
+  kolo_add_mpi_test(gradients_test
+    SOURCES
+      train/gradients/gradient_access_test.cpp
+      train/gradients/overlap_test.cpp
+      train/gradients/program_gradients_test.cpp
+      train/gradients/sparse_gradients_test.cpp
+      train/gradients/steps_test.cpp
+    LIBRARIES kolo)
+  # Over communicators of the program's, of its even and its odd ranks, at the same time.
+  kolo_add_variant(gradients_test groups 4 300 ENVIRONMENT KOLO_TEST_GROUPS=at_once)
+  kolo_add_mpi_test(compression_test
+    SOURCES
+      train/compression/coded_training_test.cpp
+      train/compression/error_feedback_test.cpp
+      train/compression/saved_residuals_test.cpp
+    RANKS 2
+    LIBRARIES kolo)
+  # One rank: what it would send is its own, and must be rounded, or left, all the same.
+  kolo_add_variant(compression_test alone 1 300)
+  # Shards of different lengths: pieces of payloads, residuals of ranks that have no elements.
+  kolo_add_variant(compression_test uneven 3 300)
+  # Shard::Full gathers on use, and codecs send to each rank by itself.
+  kolo_add_variant(compression_test messages 3 300 ENVIRONMENT KOLO_SHARED_MEMORY=off)
+  # Shards of a node: residuals for their replicas.
+  kolo_add_variant(compression_test nodes 4 300 ENVIRONMENT KOLO_FAKE_NODES=2)
+  # One node: nothing is compressed.
+  kolo_add_mpi_test(between_nodes_training_test RANKS 3
+    SOURCES train/compression/between_nodes_training_test.cpp
+    LIBRARIES kolo_extras)
+  # Nodes of one rank, on which nothing is added up before; of different numbers of ranks; and of
+  # two ranks each, whose sums between nodes are shared.
+  foreach(ranks IN ITEMS 2 3 4)
+    kolo_add_variant(between_nodes_training_test nodes ${ranks} 300
+      ENVIRONMENT KOLO_FAKE_NODES=2)
+  endforeach()
 endif()

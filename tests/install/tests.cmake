@@ -1,6 +1,6 @@
 # A separate project builds and runs against the build tree and the install tree.
 
-set(prefix "${CMAKE_CURRENT_BINARY_DIR}/prefix")
+set(prefix "${CMAKE_CURRENT_BINARY_DIR}/install/prefix")
 set(environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 if(KOLO_CCACHE)
   list(APPEND environment CMAKE_CXX_COMPILER_LAUNCHER=${KOLO_CCACHE} ${KOLO_CCACHE_SETTINGS})
@@ -21,8 +21,8 @@ foreach(tree build install)
     endif()
     set(test install.consumer_of_${tree}_tree.${type})
     add_test(NAME ${test} COMMAND "${CMAKE_CTEST_COMMAND}"
-      --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/consumer"
-      "${CMAKE_CURRENT_BINARY_DIR}/${tree}_${type}"
+      --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/install/consumer"
+      "${CMAKE_CURRENT_BINARY_DIR}/install/${tree}_${type}"
       --build-generator "${CMAKE_GENERATOR}"
       --build-options "-Dkolo_DIR=${package_dir}" "-DCMAKE_BUILD_TYPE=${type}" "${levels}"
       --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure --no-tests=error)
@@ -40,8 +40,8 @@ if(TARGET kolo AND EXISTS "${PROJECT_BINARY_DIR}/Torch")
   foreach(order IN ITEMS torch_first kolo_first)
     string(COMPARE EQUAL ${order} kolo_first kolo_first)
     add_test(NAME install.${order} COMMAND "${CMAKE_CTEST_COMMAND}"
-      --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/torch_program"
-      "${CMAKE_CURRENT_BINARY_DIR}/${order}"
+      --build-and-test "${CMAKE_CURRENT_SOURCE_DIR}/install/torch_program"
+      "${CMAKE_CURRENT_BINARY_DIR}/install/${order}"
       --build-generator "${CMAKE_GENERATOR}"
       --build-options "-DCMAKE_PREFIX_PATH=${prefix}" "-DKOLO_FIRST=${kolo_first}"
       --test-command "${CMAKE_CTEST_COMMAND}" --output-on-failure --no-tests=error)
@@ -53,11 +53,11 @@ if(TARGET kolo AND EXISTS "${PROJECT_BINARY_DIR}/Torch")
   endforeach()
 endif()
 add_test(NAME install.twice COMMAND "${CMAKE_COMMAND}"
-  -S "${CMAKE_CURRENT_SOURCE_DIR}/twice" -B "${CMAKE_CURRENT_BINARY_DIR}/twice"
+  -S "${CMAKE_CURRENT_SOURCE_DIR}/install/twice" -B "${CMAKE_CURRENT_BINARY_DIR}/install/twice"
   "-DKOLO_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "-Dkolo_DIR=${PROJECT_BINARY_DIR}"
   "-DCMAKE_PREFIX_PATH=${CMAKE_PREFIX_PATH}" -DKOLO_WITH_CUDA=OFF)
 
-add_test(NAME install.packages COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/packages.sh"
+add_test(NAME install.packages COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/install/packages.sh"
   "${PROJECT_BINARY_DIR}-shared"
   "-DKOLO_WITH_CUDA=${KOLO_CUDA}" "-DKOLO_WITH_TORCH=${KOLO_TORCH}"
   "-DCMAKE_COMPILE_WARNING_AS_ERROR=${CMAKE_COMPILE_WARNING_AS_ERROR}")

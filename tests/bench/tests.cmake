@@ -1,0 +1,10 @@
+find_package(benchmark QUIET)
+if(benchmark_FOUND)
+  # Optimized, unlike tests.
+  add_executable(kernels_bench bench/kernels_bench.cpp)
+  kolo_configure_target(kernels_bench)
+  kolo_internal_includes(kernels_bench)
+  target_link_libraries(kernels_bench PRIVATE kolo_core benchmark::benchmark)
+else()
+  message(STATUS "Kolo: no kernels_bench (Google Benchmark was not found)")
+endif()

@@ -1,0 +1,37 @@
+add_executable(large_counts tools/large_counts.cpp)
+kolo_configure_target(large_counts)
+target_link_libraries(large_counts PRIVATE kolo_core)
+
+add_executable(life_memory tools/life_memory.cpp)
+kolo_configure_target(life_memory)
+target_include_directories(life_memory PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+target_link_libraries(life_memory PRIVATE kolo_core)
+if(NOT KOLO_SANITIZE)
+  kolo_add_mpirun_test(life_memory.sets 2 300 $<TARGET_FILE:life_memory> sets 400)
+  kolo_add_mpirun_test(life_memory.runtimes 2 300 $<TARGET_FILE:life_memory> runtimes 60)
+endif()
+add_executable(settings_page tools/settings_page.cpp)
+kolo_configure_target(settings_page)
+target_link_libraries(settings_page PRIVATE kolo_core)
+add_test(NAME settings_page_is_current COMMAND sh -c
+  "\"$0\" | diff - \"$1\" || { echo 'stale: settings_page > docs/settings.md'; exit 1; }"
+  $<TARGET_FILE:settings_page> "${PROJECT_SOURCE_DIR}/docs/settings.md")
+if(NOT KOLO_SANITIZE)
+  add_test(NAME layers COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/layers_test.py")
+  add_test(NAME format COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/format_test.py")
+  add_test(NAME lint
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/lint_test.py" "${PROJECT_BINARY_DIR}")
+  kolo_set_cost(lint 2 1800)
+  set_tests_properties(lint PROPERTIES TIMEOUT 1800)
+  set_tests_properties(format lint PROPERTIES SKIP_RETURN_CODE 77)
+  find_program(KOLO_DOXYGEN doxygen)
+  if(KOLO_DOXYGEN)
+    add_test(NAME reference COMMAND "${CMAKE_CURRENT_SOURCE_DIR}/tools/reference.sh")
+  endif()
+  add_test(NAME mutations COMMAND Python3::Interpreter
+    "${CMAKE_CURRENT_SOURCE_DIR}/mutations/run.py" --check)
+  kolo_add_script_test(summary summary_test.py)
+  kolo_add_script_test(rivals.table tools/rivals/table_test.py)
+  kolo_add_script_test(kolo-trace tools/kolo_trace_test.py
+    "${PROJECT_BINARY_DIR}/examples/kolo-trace")
+endif()
