@@ -127,8 +127,8 @@ class Runtime {
   /// members and blocking: each calls it, one set at a time, and those that have several of them in
   /// common in the same order. Otherwise as above, but for the errors that only members see:
   ///
-  /// Launches of such a set on GPUs are in no order with those of sets that overlap with it. Do not
-  /// have both in flight at once, as with NCCL communicators.
+  /// GPUs: operations of sets matched by order are launched in the order of submission, which must
+  /// be one order on all ranks, also in regard to what they submit to other sets that overlap.
   ///
   /// @param ranks this rank among them
   /// @param store shared by the members; used until the call returns

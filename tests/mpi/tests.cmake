@@ -1,6 +1,5 @@
 kolo_add_mpi_test(runtime_mpi_test SOURCES
   mpi/communicator_mpi_test.cpp
-  mpi/launch_order_mpi_test.cpp
   mpi/process_sets_mpi_test.cpp
   mpi/runtime_errors_mpi_test.cpp
   mpi/runtime_mpi_test.cpp

@@ -89,7 +89,6 @@ kolo_add_test(device_test SOURCES
   runtime/device/device_life_test.cpp
   runtime/device/device_order_test.cpp
   runtime/device/device_test.cpp
-  runtime/device/launch_order_test.cpp
   TIMEOUT 600
   SHARDS 2
 )

@@ -117,9 +117,8 @@ class Runtime::Parts {
     for (auto set = sets.rbegin(); set != sets.rend(); ++set) {
       end(**set, "Kolo has been shut down on this rank. Submit before that.", how);
     }
-    const Lock lock(close_lock_);
+    const Lock lock(stop_lock_);
     insight_->stop();  // sets that the program keeps do not prolong it
-    engines_.close();
   }
 
   /// The Runtime is about to be destroyed; the program may keep sets. Takes no lock: no other
@@ -355,7 +354,7 @@ class Runtime::Parts {
   Mutex own_sets_lock_;  // one such set is made at a time
   int last_own_number_ KOLO_GUARDED_BY(own_sets_lock_) = 0;
   std::map<std::vector<int>, int> own_sets_of_ KOLO_GUARDED_BY(own_sets_lock_);  // made so far
-  Mutex close_lock_;  // one thread at a time closes engines_
+  Mutex stop_lock_;  // one thread at a time stops insight_
 };
 
 Runtime::Runtime(InitOptions options) {

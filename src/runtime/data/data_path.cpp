@@ -129,14 +129,6 @@ Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
   co_await path.choose(Collective::AllGather, all.size() * sizeof(std::size_t)).run(call);
 }
 
-Task broadcast_numbers(const DataPath& path, std::vector<std::uint64_t>& numbers) {
-  CollectiveCall call = path.make_call();
-  call.dtype = DType::Int64;
-  call.output = reinterpret_cast<std::byte*>(numbers.data());
-  call.count = numbers.size();
-  co_await path.choose(Collective::Broadcast, numbers.size() * sizeof(std::uint64_t)).run(call);
-}
-
 Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
                       std::vector<std::size_t>& received) {
   const std::size_t size = path.world_ranks.size();

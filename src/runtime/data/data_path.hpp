@@ -85,9 +85,6 @@ struct DataPath {
 Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
                     std::vector<std::size_t>& all);
 
-/// Sends the first rank's numbers to all ranks, in place.
-Task broadcast_numbers(const DataPath& path, std::vector<std::uint64_t>& numbers);
-
 /// Sends sent[r] to each rank r, and receives one number from each.
 Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
                       std::vector<std::size_t>& received);

@@ -228,9 +228,7 @@ Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
       default: break;  // the program has allocated the output
     }
   }
-  const bool is_allocated = first.request.collective == Collective::AllGather ||
-                            first.request.collective == Collective::AllToAll;
-  if (is_allocated && first.request.rows.empty()) run.check_overlap(rows);
+  if (first.request.has_allocated_outputs()) run.check_overlap(rows);
 }
 
 Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,

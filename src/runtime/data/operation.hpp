@@ -33,13 +33,16 @@ struct TensorMemory {
   std::function<void*(const std::vector<std::int64_t>& rows)> allocate_output;
 };
 
-/// Orders an operation on a GPU with the program's own work there.
+class LaunchTurn;
+
+/// Orders an operation on a GPU with the program's own work there, and with other operations.
 struct DeviceOrder {
   int gpu = 0;  ///< of its tensors
   comm::DeviceStream stream =
       nullptr;                        ///< the program's: writes inputs before, reads outputs after
   std::shared_ptr<CUevent_st> ready;  ///< after the work on the stream at submission
   std::shared_ptr<CUevent_st> done;   ///< after the operation; null: it was not launched
+  std::shared_ptr<LaunchTurn> turn;   ///< until it has been launched; null: it waits for no peer
 };
 
 /// The role of an operation on this rank.

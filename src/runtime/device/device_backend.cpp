@@ -129,6 +129,7 @@ Task DirectExchange::run() {
   std::vector<std::size_t> counts;
   for (const ops::Range& piece : pieces_) counts.push_back(piece.length);
   path_.traffic.add_round(fused_.count * element_);
+  path_.mark_launch();
   path_.communicator.all_to_all(input, counts, received,
                                 std::vector<std::size_t>(size_, own.length), plan_.wire,
                                 path_.stream);
@@ -137,6 +138,7 @@ Task DirectExchange::run() {
                    {plan_.before, plan_.after}, result, path_.stream);
   if (!scatters()) {
     path_.traffic.add_round(fused_.count * element_);
+    path_.mark_launch();
     path_.communicator.all_gather(result, output, counts, plan_.wire, path_.stream);
     co_await path_.communicator;
   }
@@ -283,6 +285,7 @@ Task DeviceBackend::reduce_group(const Stage& group) {
     }
   }
   before.launch(device_);
+  device_.mark_launch();
   comm::DeviceGroup launches(device_.communicator);
   for (std::size_t i = 0; i < group.size(); ++i) launch(group[i], places[i]);
   launches.end();
@@ -309,6 +312,7 @@ void DeviceBackend::launch(const FusedTensors& fused, std::byte* place) {
 
 Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {
   if (moves.empty()) co_return;
+  device_.mark_launch();
   comm::DeviceGroup group(device_.communicator);
   for (const auto& [call, bytes] : moves) launch_move(collective, call, bytes);
   group.end();

@@ -70,8 +70,10 @@ class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
   DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
-                comm::DeviceStream stream, RingTraffic& traffic)
-      : path_(path), staging_(path, gpu), device_{gpu, communicator, stream, traffic, staging_} {}
+                comm::DeviceStream stream, comm::DeviceEvent launch, RingTraffic& traffic)
+      : path_(path),
+        staging_(path, gpu),
+        device_{gpu, communicator, stream, launch, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
 

@@ -152,8 +152,14 @@ struct DevicePath {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;
   comm::DeviceStream stream;
+  comm::DeviceEvent launch;  ///< passes when the last collective is about to start; may be null
   RingTraffic& traffic;
   DeviceStaging& staging;
+
+  /// Call it right before the communicator launches.
+  void mark_launch() const {
+    if (launch != nullptr) gpu.record(launch, stream);
+  }
 };
 
 }  // namespace kolo::runtime

@@ -116,27 +116,6 @@ namespace {
 
 constexpr int kConnectTag = Communicator::kTagCount - 1;  // algorithms use the low ones
 
-/// This rank's turn to launch, from when it is asked for until the batch has been launched or has
-/// failed.
-class Turn {
- public:
-  Turn(LaunchOrder& order, bool& is_launching) : order_(order), is_launching_(is_launching) {
-    is_launching_ = true;
-  }
-  Turn(const Turn&) = delete;  // it ends once
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() {
-    if (ticket.number > 0) order_.leave(ticket);
-    is_launching_ = false;
-  }
-
-  LaunchOrder::Ticket ticket;  // none yet
-
- private:
-  LaunchOrder& order_;
-  bool& is_launching_;
-};
-
 /// A graph replayed on one rank would bypass what the ranks agree on, and events from outside the
 /// graph invalidate its capture.
 void require_no_capture(comm::Gpu& gpu, comm::DeviceStream stream, const char* why) {
@@ -171,11 +150,13 @@ class DeviceScratch final : public ScratchMemory {
 
 }  // namespace
 
-DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order,
-                           int local_rank)
+DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchQueue& launches, int set,
+                           bool is_matched_by_order, int local_rank)
     : gpus_(gpus),
       path_(path),
-      order_(order),
+      launches_(launches),
+      set_(set),
+      is_matched_by_order_(is_matched_by_order),
       gpu_(gpus, local_rank),
       traffic_(path.communicator->size()) {}
 
@@ -195,6 +176,15 @@ void DeviceRunner::prepare(Operation& operation) {
   }
 }
 
+void DeviceRunner::line_up(Operation& operation) {
+  if (path_.world_ranks.size() == 1) return;  // it waits for no peer
+  operation.device.turn =
+      is_matched_by_order_
+          ? launches_.submit(set_, Deadline::at(operation.deadline),
+                             describe(operation.request) + " on process set " + path_.name)
+          : launches_.announce();
+}
+
 void DeviceRunner::order_after(const Operation& operation) {
   const DeviceOrder& order = operation.device;
   comm::Gpu& gpu = gpu_.use(order.gpu);
@@ -208,7 +198,8 @@ Task DeviceRunner::connect(const Request& first) {
   if (communicator_ != nullptr) co_return;
   if (!path_.config.share_gpu) co_await require_own_gpus(first);
   co_await gpus_.connect(*path_.communicator, kConnectTag, gpu_.get(), communicator_);
-  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), traffic_);
+  if (path_.world_ranks.size() > 1) launch_ = gpu_.get().make_event();
+  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), launch_.get(), traffic_);
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
@@ -231,23 +222,34 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
   }
 }
 
-void DeviceRunner::refuse_launch(const Request& request, bool is_world_lost) const {
-  const std::string what = describe(request) + " on process set " + path_.name + ": ";
-  if (is_world_lost) {
-    const std::string loss = order_.world_loss();  // empty if only other ranks know of it yet
-    throw AgreedFailure{
-        {ErrorKind::PeerLost,
-         what + "the world has lost a rank" + (loss.empty() ? "" : " (" + loss + ")") +
-             ", and with it the common order of launches on GPUs. Start again without that rank; "
-             "the set still works on the CPU."}};
+/// Ends when all that comes before the batch has been launched; see LaunchQueue.
+Task DeviceRunner::take_turn(const Operations& batch) {
+  const bool is_world = set_ == 0;
+  if (is_matched_by_order_) {
+    turn_ = batch.front()->device.turn;
+  } else {
+    // A member may be late, as in a function of the program that allocates rows. What comes behind
+    // this batch must not wait for it.
+    std::vector<std::size_t> all;
+    const std::vector<std::size_t> here(1);
+    if (!is_world || batch.front()->request.has_allocated_outputs()) {
+      co_await gather_numbers(path_, here, all);
+    }
+    turn_ = is_world ? launches_.enter_world() : launches_.propose(set_);
+    if (!is_world) {
+      LaunchTurn::Proposal greatest = turn_->proposal();
+      const std::vector<std::size_t> own{greatest.first, greatest.second};
+      co_await gather_numbers(path_, own, all);
+      for (std::size_t i = 0; i < all.size(); i += 2) {
+        greatest = std::max(greatest, {all[i], all[i + 1]});
+      }
+      turn_->agree(greatest);
+    }
   }
-  throw AgreedFailure{
-      {ErrorKind::Shutdown,
-       what + "rank 0 of the world has shut Kolo down, and it orders launches on GPUs. Shut Kolo "
-              "down on rank 0 only after the last operation of every process set."}};
+  co_await *turn_;
 }
 
-Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered) {
+Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   check_launched();  // `prepare` may have failed
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
@@ -255,17 +257,15 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   co_await connect(batch.front()->request);
   BatchPlan plan;
   co_await make_room(path_, *backend_, batch, absent, plan);
-  std::optional<Turn> turn;
-  if (is_ordered) {
-    turn.emplace(order_, is_launching_);
-    co_await order_.enter(path_, turn->ticket);
-    if (turn->ticket.number == 0) {
-      refuse_launch(batch.front()->request, turn->ticket.is_world_lost);
-    }
-    wait_for_other_sets();
-  }
   comm::Gpu& gpu = gpu_.get();
   const comm::DeviceStream stream = gpu_.stream();
+  if (launch_ != nullptr) {
+    is_launching_ = !is_matched_by_order_;
+    co_await take_turn(batch);
+    // The stream orders what this set has launched.
+    const std::shared_ptr<CUevent_st> last = launches_.last_launch();
+    if (last != nullptr && last != launch_) gpu.wait(stream, last.get());
+  }
   for (const auto& operation : batch) gpu.wait(stream, operation->device.ready.get());
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
   const auto make_timer = [&] { return gpu.make_timer(); };
@@ -275,19 +275,12 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined, bool is_ordered)
   const std::shared_ptr<CUevent_st> done = timers_.take(make_timer);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
-  // A set of one rank waits for no peer, and its event would say nothing about other sets.
-  if (path_.communicator->size() > 1) order_.set_last_launched(done);
+  if (launch_ != nullptr) launches_.set_last_launch(launch_);
+  turn_.reset();
+  is_launching_ = false;
   const auto give_up_at = give_up_time(batch);
   launched_.add(
       gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
-}
-
-/// A collective occupies its GPU until its peers' kernels have started, so overlapping collectives
-/// must start in the same order on all GPUs. NCCL_LAUNCH_ORDER_IMPLICIT=1 would give that order,
-/// but NCCL reads it once per process, and then refuses launches that race with another user's.
-void DeviceRunner::wait_for_other_sets() {
-  const std::shared_ptr<CUevent_st> last = order_.last_launched();
-  if (last != nullptr) gpu_.get().wait(gpu_.stream(), last.get());
 }
 
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
@@ -331,6 +324,8 @@ void DeviceRunner::release() {
 
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
+  turn_.reset();
+  if (set_ == 0) launches_.lose_world();
   launched_.abandon();
   if (communicator_ == nullptr) return;
   abort_.begin(std::move(communicator_), reason);

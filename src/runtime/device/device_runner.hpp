@@ -24,7 +24,7 @@
 #include "runtime/data/operation.hpp"
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/device_path.hpp"
-#include "runtime/device/launch_order.hpp"
+#include "runtime/device/launch_queue.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
 
@@ -122,7 +122,10 @@ class DeviceRunner {
   /// All arguments outlive the runner, which is the only user of the communicator of `path`. A rank
   /// that takes part without tensors of its own uses the GPU of its `local_rank` (see RankGpu). Two
   /// ranks may use one GPU only with KOLO_SHARE_GPU.
-  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchOrder& order, int local_rank);
+  ///
+  /// @param set its number, 0 for the world
+  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchQueue& launches, int set,
+               bool is_matched_by_order, int local_rank);
 
   /// Makes the operation wait for the work that is on its stream now. Any thread. If a call on the
   /// GPU fails, check_launched() throws its error, and the operation never runs.
@@ -133,11 +136,15 @@ class DeviceRunner {
   /// Any thread.
   void order_after(const Operation& operation);
 
-  /// Launches one batch, like HostRunner::run. `is_ordered`, the same on all ranks: launches it in
-  /// the common order of all overlapping sets.
-  Task run(Operations batch, bool have_some_joined, bool is_ordered);
-  /// Whether this rank has promised to launch a batch that others may be waiting for: until then it
-  /// must not start anything that may take long.
+  /// Call it right before the operation is queued, in the same order. See LaunchQueue: throws
+  /// TimeoutError.
+  void line_up(Operation& operation);
+
+  /// Launches one batch, like HostRunner::run, when its turn among those of all sets has come.
+  Task run(Operations batch, bool have_some_joined);
+  /// Whether batches of other sets, here or on other ranks, may be waiting for the launch of one:
+  /// until then this rank must not start anything that may take long. Where operations are matched
+  /// by order, those on CPUs do not wait for those on GPUs.
   bool is_launching() const { return is_launching_; }
   /// See make_stand_in.
   std::shared_ptr<Operation> make_stand_in(const Request& request);
@@ -165,13 +172,14 @@ class DeviceRunner {
  private:
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
-  [[noreturn]] void refuse_launch(const Request& request, bool is_world_lost) const;
-  void wait_for_other_sets();
+  Task take_turn(const Operations& batch);
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   comm::Gpus& gpus_;
   const DataPath& path_;
-  LaunchOrder& order_;
+  LaunchQueue& launches_;
+  const int set_;
+  const bool is_matched_by_order_;
   RankGpu gpu_;
   Pool<CUevent_st> events_;
   Pool<CUevent_st> timers_;
@@ -180,6 +188,8 @@ class DeviceRunner {
   std::unique_ptr<comm::DeviceCommunicator> communicator_;
   std::optional<DeviceBackend> backend_;
   bool is_launching_ = false;
+  std::shared_ptr<LaunchTurn> turn_;    // of the batch that is about to be launched
+  std::shared_ptr<CUevent_st> launch_;  // before what the set launched last; null: it has no peers
   bool is_aborted_ = false;
   CommunicatorAbort abort_;
   LaunchedBatches launched_;  // the last member: its thread uses the GPU

@@ -100,11 +100,6 @@ Task wait_for(std::vector<Transfer> transfers) {
   for (Transfer& transfer : transfers) co_await transfer;
 }
 
-Task run_after(BatchQueue::Place place, Task task) {
-  co_await place;
-  co_await task;
-}
-
 bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cuda; }
 
 }  // namespace
@@ -112,18 +107,14 @@ bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cu
 BatchExecutor::BatchExecutor(const DataPath& data, std::unique_ptr<Communicator> messages,
                              std::optional<DeviceParts> device, comm::World& world)
     : data_(data),
-      has_peers_(data.communicator->size() > 1),
       runner_(std::make_shared<HostRunner>(world, data)),
       point_to_point_(std::make_unique<PointToPoint>(data, std::move(messages))),
       lost_(data, {data.communicator.get(), &point_to_point_->communicator()}, world) {
   if (!device) return;
-  launch_order_ = &device->launch_order;
   device_data_.emplace(std::move(device->data));
-  device_runner_ = std::make_shared<DeviceRunner>(device->gpus, *device_data_, *launch_order_,
-                                                  world.topology().local_rank);
-  is_world_ = device->is_world;
-  overlaps_ = device->is_added && has_peers_;
-  if (device->is_added) launch_order_->expect_questions();
+  device_runner_ =
+      std::make_shared<DeviceRunner>(device->gpus, *device_data_, device->launches, device->set,
+                                     device->is_matched_by_order, world.topology().local_rank);
 }
 
 std::shared_ptr<Operation> BatchExecutor::make_stand_in(const Request& request) const {
@@ -136,18 +127,11 @@ void BatchExecutor::start(Operations operations, bool have_some_joined) {
   for (const auto& operation : operations) deadline = std::min(deadline, operation->deadline);
   const Request& first = operations.front()->request;
   if (is_on_gpu(first)) {
-    Task task = device_runner_->run(operations, have_some_joined, overlaps_);
+    Task task = device_runner_->run(operations, have_some_joined);
     on_gpu_.push({std::move(task), std::move(operations), overdue_at(deadline)});
     return;
   }
   Task task = runner_->run(operations, have_some_joined);
-  // The first added set overlaps with the world, so far the only set. Earlier launches of the world
-  // have no numbers, and precede the set's launches on all ranks.
-  if (first.collective == Collective::AddProcessSet) {
-    overlaps_ = has_peers_;
-    if (launch_order_ != nullptr) launch_order_->expect_questions();
-    task = run_after(on_gpu_.after_all(), std::move(task));
-  }
   on_cpu_.push({std::move(task), std::move(operations), overdue_at(deadline)});
 }
 
@@ -167,12 +151,6 @@ void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
   on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
-void BatchExecutor::progress_gpu() {
-  if (device_runner_ == nullptr) return;
-  launch_order_->serve();
-  device_runner_->check_launched();
-}
-
 bool BatchExecutor::is_idle() {
   return on_cpu_.empty() && on_gpu_.empty() && !point_to_point_->is_moving() &&
          (device_runner_ == nullptr || device_runner_->is_idle());
@@ -180,11 +158,7 @@ bool BatchExecutor::is_idle() {
 
 void BatchExecutor::abort(const std::string& reason) {
   if (device_runner_ != nullptr) {
-    if (is_world_) {
-      launch_order_->give_up_world(reason);
-    } else if (overlaps_) {
-      launch_order_->give_up();
-    }
+    on_gpu_.for_each([](Operation& operation) { operation.device.turn.reset(); });
     device_runner_->abort(reason);
     leak_intentionally(device_runner_);
   }

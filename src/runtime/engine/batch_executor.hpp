@@ -118,12 +118,10 @@ class BatchExecutor {
   /// Moves data between GPUs.
   struct DeviceParts {
     comm::Gpus& gpus;
-    LaunchOrder& launch_order;
+    LaunchQueue& launches;
     DataPath data;  ///< with a separate communicator
-    bool is_world = true;
-    /// A set that all ranks know: its launches and those of others, which it overlaps, are in one
-    /// order.
-    bool is_added = false;
+    int set = 0;    ///< its number
+    bool is_matched_by_order = false;
   };
 
   /// `data` and `world` outlive this object. `messages`: for those between two ranks. `device`:
@@ -180,14 +178,12 @@ class BatchExecutor {
     while (const auto ended = point_to_point_->take_ended()) {
       complete(ended->operation, ended->error);
     }
-    progress_gpu();
+    if (device_runner_ != nullptr) device_runner_->check_launched();
     return progress;
   }
   /// Nothing is queued or moving, including on GPUs. Messages that are not matched may wait.
   bool is_idle();
 
-  /// Other ranks are likely to ask this one for the order of launches. Any thread.
-  bool is_in_demand() const { return launch_order_ != nullptr && launch_order_->is_in_demand(); }
   /// Releases everything, once the set is closed on all ranks and nothing is queued. Afterwards
   /// only `device_runner` may be used, for operations that have ended.
   void release();
@@ -204,7 +200,6 @@ class BatchExecutor {
   double gpu_seconds() { return device_runner_ == nullptr ? 0.0 : device_runner_->seconds(); }
 
  private:
-  void progress_gpu();
   /// When a batch that starts now is overdue: at its deadline, and not within KOLO_LOST_AFTER.
   Clock::time_point overdue_at(Clock::time_point deadline) const {
     return std::max(deadline, later(Clock::now(), data_.longest_silence()));
@@ -212,13 +207,9 @@ class BatchExecutor {
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
   const DataPath& data_;
-  const bool has_peers_;
   std::shared_ptr<HostRunner> runner_;
   std::optional<DataPath> device_data_;
   std::shared_ptr<DeviceRunner> device_runner_;
-  LaunchOrder* launch_order_ = nullptr;
-  bool is_world_ = false;
-  bool overlaps_ = false;  // with other sets, from this point in the agreed order on
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;
   std::unique_ptr<PointToPoint> point_to_point_;  // null: the engine has ended

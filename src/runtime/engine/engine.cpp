@@ -86,8 +86,7 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       order_(parts.order),
       progress_thread_(
           {.try_progress = [this] { return try_progress(); },
-           .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; },
-           .is_in_demand = [this] { return executor_.is_in_demand(); }}) {
+           .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; }}) {
   recorder().name_set(number_, data_.name);
 }
 
@@ -147,16 +146,26 @@ std::string Engine::next_prefix(std::string_view kind) {
 
 void Engine::submit(std::shared_ptr<Operation> operation) {
   require_creator_process();
-  begin_course(*operation);
-  queue_.submit(std::move(operation));
+  enqueue(std::move(operation));
   progress_thread_.notify();
+}
+
+void Engine::enqueue(std::shared_ptr<Operation> operation) {
+  begin_course(*operation);
+  DeviceRunner* const gpu = executor_.device_runner();
+  if (gpu == nullptr || operation->request.device != DeviceKind::Cuda || operation->is_message()) {
+    queue_.submit(std::move(operation));
+    return;
+  }
+  const Lock lock(lining_up_);
+  gpu->line_up(*operation);
+  queue_.submit(std::move(operation));
 }
 
 void Engine::run(const std::shared_ptr<Operation>& operation) {
   require_creator_process();
   require_outside_step("a blocking operation");
-  begin_course(*operation);
-  queue_.submit(operation);
+  enqueue(operation);
   wait(*operation, Clock::time_point::max(), operation->course.begin);
 }
 
@@ -603,6 +612,7 @@ void Engine::release(const std::string& why) {
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
   if (operation->role == OperationRole::StandIn) return;  // no thread waits for it
   queue_.release(*operation);
+  operation->device.turn.reset();
   operation->error = std::move(error);
   operation->ended = Clock::now();
   // Before the program has the error, too: ThreadSanitizer does not see who destroys it last.

@@ -172,6 +172,7 @@ class Engine {
 
   void require_creator_process() const;
   bool wait(Operation& operation, Clock::time_point until, insight::Event::Time since);
+  void enqueue(std::shared_ptr<Operation> operation);
   void announce_wait(Operation& operation);
   /// A step costs as much as several polls of what it waits for.
   int polls_per_step() const;
@@ -223,13 +224,14 @@ class Engine {
   const int rank_;
   const int number_;
   const bool is_matched_by_order_;
+  Mutex lining_up_;  // several threads submit in the order in which they line up
   TensorQueue queue_;
   Waiters waiters_;
 
   Mutex progress_mutex_;  // held in a step
 
-  // Used in steps. Any thread reads what DataPath::release() leaves, whether the executor is in
-  // demand, and what its device runner offers.
+  // Used in steps. Any thread reads what DataPath::release() leaves, and what the executor's device
+  // runner offers.
   DataPath data_;
   BatchExecutor executor_;
   insight::Meter& meter_;

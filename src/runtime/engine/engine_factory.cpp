@@ -25,7 +25,6 @@ enum Channel {
   kControl,
   kNode,
   kDevice,
-  kLaunchOrder,
   kMaking,
   kHeartbeats,
   kMessages,
@@ -105,8 +104,8 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
       is_start ? config_.start_timeout : config_.timeout};
   if (config_.shared_memory && ranks.size() > 1) share_memory(parts, number, members);
   if (matching == Matching::ByOrder) match_by_order(parts, members);
-  find_gpus(parts, number);
   parts.number = number;
+  find_gpus(parts);
   auto engine = std::make_shared<Engine>(std::move(parts), world_, std::move(insight));
   engine->start_thread();
   // Otherwise a member that fails up to here would leave others behind that wait for it in the set.
@@ -118,28 +117,6 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
 
 std::chrono::nanoseconds EngineFactory::longest_wait() const {
   return config_.lost_after.count() > 0 ? config_.lost_after : Config().lost_after;
-}
-
-void EngineFactory::close() noexcept {
-  if (launch_order_ == nullptr || std::exchange(is_closed_, true)) return;
-  // It ends even where losses are not detected: another rank may wait for this one outside Kolo.
-  const auto deadline = Deadline::after(longest_wait());
-  try {
-    // comm::wait would take a process that has shut down and ended for a loss.
-    for (Task closing = launch_order_->close(); closing.poll() != Progress::Done;) {
-      if (launch_order_->stop_waiting_for(world_.dead_peers())) world_.mark_broken();
-      if (deadline.has_passed()) break;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-    if (const std::vector<int> awaited = launch_order_->awaited(); !awaited.empty()) {
-      KOLO_LOG(Warn) << "at shutdown: " << list_ranks(awaited)
-                     << " did not confirm in time (KOLO_LOST_AFTER) that nothing more is launched "
-                        "on GPUs there";
-    }
-  } catch (const std::exception& error) {
-    KOLO_LOG(Warn) << "at shutdown: " << error.what();
-    world_.mark_broken();
-  }
 }
 
 void EngineFactory::match_by_order(Engine::Parts& parts, const Members& members) {
@@ -170,20 +147,15 @@ void EngineFactory::match_by_order(Engine::Parts& parts, const Members& members)
   path.communicator = std::move(communicator);
 }
 
-void EngineFactory::find_gpus(Engine::Parts& parts, int number) {
+void EngineFactory::find_gpus(Engine::Parts& parts) {
   comm::Gpus* const gpus = world_.gpus();
   if (gpus == nullptr) return;
-  const std::vector<int>& ranks = parts.data.world_ranks;
-  if (number == 0) {
-    launch_order_ = std::make_unique<LaunchOrder>(
-        world_.make_communicator(ranks, channel_of(number, kLaunchOrder)));
-  }
-  parts.device.emplace(BatchExecutor::DeviceParts{
-      *gpus, *launch_order_, DataPath{choices_, config_}, number == 0, number > 0});
+  parts.device.emplace(BatchExecutor::DeviceParts{*gpus, launches_, DataPath{choices_, config_},
+                                                  parts.number, parts.order != nullptr});
   DataPath& path = parts.device->data;
   path.name = parts.data.name;
-  path.world_ranks = ranks;
-  path.communicator = world_.make_communicator(ranks, channel_of(number, kDevice));
+  path.world_ranks = parts.data.world_ranks;
+  path.communicator = world_.make_communicator(path.world_ranks, channel_of(parts.number, kDevice));
 }
 
 void EngineFactory::share_memory(Engine::Parts& parts, int number, const Members& members) {

@@ -10,7 +10,7 @@
 #include "kolo/config.hpp"
 #include "kolo/process_set.hpp"
 #include "runtime/data/data_path.hpp"
-#include "runtime/device/launch_order.hpp"
+#include "runtime/device/launch_queue.hpp"
 #include "runtime/engine/engine.hpp"
 
 namespace kolo::runtime {
@@ -36,10 +36,6 @@ class EngineFactory {
                                const std::shared_ptr<Engine>& world,
                                std::shared_ptr<insight::Insight> insight);
 
-  /// Ends what the engines of all ranks have in common, at the first call. Call it once this rank's
-  /// engines have ended. Waits for other ranks, for KOLO_LOST_AFTER at most. Never throws.
-  void close() noexcept;
-
  private:
   /// The ranks of an engine that is being made, and how long each step waits for them.
   struct Members {
@@ -51,7 +47,7 @@ class EngineFactory {
   std::chrono::nanoseconds longest_wait() const;
   /// Has the ranks of `parts` read in each other's messages and shared memory what they run.
   void match_by_order(Engine::Parts& parts, const Members& members);
-  void find_gpus(Engine::Parts& parts, int number);
+  void find_gpus(Engine::Parts& parts);
   void share_memory(Engine::Parts& parts, int number, const Members& members);
   void share_memory_inside_nodes(Engine::Parts& parts, int number, const Members& members);
   static void wait(Task task, const Members& members);
@@ -64,8 +60,7 @@ class EngineFactory {
   comm::World& world_;
   const Config& config_;
   Choices choices_;
-  std::unique_ptr<LaunchOrder> launch_order_;  // made with the world's engine
-  bool is_closed_ = false;
+  LaunchQueue launches_;
 };
 
 }  // namespace kolo::runtime

@@ -10,7 +10,6 @@ namespace {
 
 // Not longer: a lost rank is found, and told of, by these steps.
 constexpr auto kIdleSleep = std::chrono::milliseconds(50);
-constexpr auto kSleepInDemand = std::chrono::milliseconds(1);
 constexpr auto kShortestIdlePause = std::chrono::milliseconds(1);
 constexpr auto kLongestIdlePause = std::chrono::milliseconds(16);
 
@@ -47,7 +46,7 @@ void ProgressThread::loop() {
       was_notified = wake_signal_.sleep_for(pause);
       pause = std::min(2 * pause, kLongestIdlePause);
     } else {
-      was_notified = wake_signal_.wait_for(work_.is_in_demand() ? kSleepInDemand : kIdleSleep);
+      was_notified = wake_signal_.wait_for(kIdleSleep);
       if (!was_notified) pause = kShortestIdlePause;
     }
   }

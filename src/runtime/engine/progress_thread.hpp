@@ -44,8 +44,7 @@ class WakeSignal {
 };
 
 /// Makes progress in the background while no caller does, and sleeps while there is nothing to do.
-/// While idle it makes one step every 50 ms, to answer requests of other ranks, and one per
-/// millisecond while such requests arrive.
+/// While idle it makes one step every 50 ms, to answer requests of other ranks.
 ///
 /// Every engine has its own thread: functions that the program runs inside an operation
 /// (AllocateRows, a CustomReduction) may be slow, and must not delay other process sets.
@@ -55,7 +54,6 @@ class ProgressThread {
   struct Work {
     std::function<bool()> try_progress;  ///< one step; true if something advanced
     std::function<bool()> is_needed;     ///< something is in flight, and no caller makes progress
-    std::function<bool()> is_in_demand;  ///< other ranks may be waiting for answers of this one
   };
 
   explicit ProgressThread(Work work) : work_(std::move(work)) {}

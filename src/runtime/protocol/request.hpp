@@ -62,6 +62,11 @@ struct Request {
 
   std::size_t size_bytes() const;  ///< of all tensors
   bool is_once_per_node() const { return placement == kOncePerNode; }
+  /// Whether the program allocates outputs when the ranks have exchanged row counts.
+  bool has_allocated_outputs() const {
+    return rows.empty() &&
+           (collective == Collective::AllGather || collective == Collective::AllToAll);
+  }
   /// Whether it is an operation on SharedBuffers.
   bool is_on_buffers() const { return !placement.empty() && !is_once_per_node(); }
 };

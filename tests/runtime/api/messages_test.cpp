@@ -352,8 +352,8 @@ TEST_P(MessageErrorsTest, InvalidArguments_ThrowAtTheCall) {
   });
 }
 
-constexpr int kWorldMessagesChannel = 7;
-constexpr int kFirstSetMessagesChannel = 23;
+constexpr int kWorldMessagesChannel = 6;
+constexpr int kFirstSetMessagesChannel = 20;
 
 // The last message, or the answer to its offer, is on its way when the set is closed.
 void expect_arrival(int late, std::int64_t count, bool is_removed) {

@@ -197,7 +197,7 @@ TEST(ProcessSetErrorsTest, Removal_EndsPendingWork) {
   });
 }
 
-constexpr int kAddedSetControlChannel = 17;
+constexpr int kAddedSetControlChannel = 15;
 /// Until then, the other ranks know that all have agreed on the set.
 constexpr auto kTimeToAgree = std::chrono::seconds(1);
 

@@ -1,5 +1,6 @@
-// The order in which overlapping process sets launch on GPUs, and what follows when rank 0, which
-// decides on it, has ended.
+// The order in which overlapping process sets launch on GPUs.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include "runtime/api/collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
+#include "runtime/memory_store.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
@@ -68,8 +70,8 @@ void gather_and_add_a_set(FakeWorld& world, std::atomic<bool>& may_arrive,
   EXPECT_EQ(program.read(rows, 12), std::vector<float>(12, 3.0F));
 }
 
-/// The world's launches without a number precede the first added set on all ranks.
-TEST(DeviceOrderTest, AddedSetComesBehindWhatTheWorldHasNotLaunchedYet) {
+/// A rank is late to launch for the world, and launches for an added set meanwhile, as all do.
+TEST(DeviceOrderTest, AddedSetAndWhatTheWorldHasNotLaunchedYetAreInOneOrder) {
   std::atomic<bool> may_arrive{true};
   std::barrier all_ranks(3);
   std::shared_ptr<FakeGpuHub> hub;
@@ -146,110 +148,220 @@ TEST(DeviceOrderTest, GatherOfKnownRowsDoesNotWaitForLaterWork) {
   EXPECT_FALSE(gather_waits_for_later_work(true));
 }
 
-/// Sums in `set` until that fails with an `Expected`. @return how often it worked
-template <class Expected>
-int sum_until_thrown(ProcessSet& set, const std::string& text) {
-  Tensor tensor(5);
-  for (int done = 0;; ++done) {
-    try {
-      allreduce(tensor.view(), tensor.view(), {.name = "x", .process_set = &set});
-    } catch (const Expected& error) {
-      expect_contains(error.what(), text);
-      return done;
+/// Sets of two out of three ranks, in a circle, and two of all; each rank submits in an order of its
+/// own.
+TEST(DeviceOrderTest, SetsMatchedByNameAgree) {
+  for (const bool is_own : {false, true}) {
+    MemoryStore store;
+    run_runtimes(
+        {.size = 3, .network = {.longest_delay = 200us, .gpus_per_rank = 1}},
+        [&](Runtime& runtime) {
+          const int rank = runtime.rank();
+          std::vector<ProcessSet*> sets{&runtime.world()};
+          for (const std::vector<int>& ranks :
+               std::vector<std::vector<int>>{{0, 1}, {1, 2}, {2, 0}, {0, 1, 2}}) {
+            const bool is_member = std::ranges::find(ranks, rank) != ranks.end();
+            if (is_own && !is_member) continue;
+            ProcessSet& set =
+                is_own ? runtime.add_process_set(ranks, store) : runtime.add_process_set(ranks);
+            if (is_member) sets.push_back(&set);
+          }
+          std::ranges::rotate(sets, sets.begin() + rank);
+          std::vector<Tensor> tensors;
+          while (tensors.size() < sets.size()) tensors.emplace_back(5);
+          for (int round = 0; round < 30; ++round) {
+            std::vector<Handle> handles;
+            for (std::size_t i = 0; i < sets.size(); ++i) {
+              const TensorView view = tensors[i].view();
+              handles.push_back(allreduce_async(view, view, {.name = "x", .process_set = sets[i]}));
+            }
+            for (Handle& handle : handles) handle.wait();
+          }
+        });
+  }
+}
+
+/// Submits to `sets[0]`, then to `sets[1]`. On rank 1 the thread that makes progress in the first
+/// one is in a function of the program meanwhile.
+void sum_in_order(Runtime& runtime, FakeGpuHub& hub, const std::array<ProcessSet*, 2>& sets) {
+  const int rank = runtime.rank();
+  for (ProcessSet* const set : sets) expect_sum_works(*set, "connects");
+  std::latch is_held(1), released(1);
+  float row = 1.0F;
+  std::array<float, 2> rows{};
+  const AllocateRows allocate = [&](const std::vector<std::int64_t>&) -> void* {
+    is_held.count_down();
+    if (rank == 1) released.wait();
+    return rows.data();
+  };
+  Handle held = allgather_async({&row, DType::Float32, {1}, {}}, allocate,
+                                {.name = "held", .process_set = sets[0]});
+  is_held.wait();
+  const int launches = hub.launches(rank);
+  std::array<Tensor, 2> tensors{Tensor(5), Tensor(5)};
+  std::vector<Handle> sums;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const TensorView view = tensors.at(i).view();
+    sums.push_back(allreduce_async(view, view, {.name = "x", .process_set = sets.at(i)}));
+    if (rank == 0) sums.back().wait();
+  }
+  const auto limit = std::chrono::steady_clock::now() + 200ms;  // for the second to overtake
+  while (rank == 1 && hub.launches(rank) == launches && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+  released.count_down();
+  held.wait();
+  for (Handle& sum : sums) sum.wait();
+}
+
+/// As groups of c10d are; see LaunchQueue.
+TEST(DeviceOrderTest, SetsMatchedByOrderLaunchInTheOrderOfSubmission) {
+  MemoryStore store;
+  std::shared_ptr<FakeGpuHub> hub;
+  run_ranks(2,
+            [&](FakeWorld& world) {
+              if (world.topology().rank == 0) hub = world.hub();
+              FakeTensorPlace place(world.hub(), world.topology().rank,
+                                    world.topology().local_rank);
+              tensor_place = &place;
+              {
+                Runtime runtime(options_in(world, test_config()));
+                Runtime::set_thread_current(&runtime);
+                std::array<ProcessSet*, 2> sets{};
+                for (ProcessSet*& set : sets) {
+                  set = &runtime.add_process_set({0, 1}, store, Matching::ByOrder);
+                }
+                sum_in_order(runtime, *world.hub(), sets);
+              }
+              tensor_place = nullptr;
+            },
+            {.gpus_per_rank = 1});
+  for (const std::string& hazard : hub->hazards()) ADD_FAILURE() << hazard;
+}
+
+/// Rank 1 is late for the operation by name, which both have submitted first.
+TEST(DeviceOrderTest, WhatIsByNameIsLaunchedBeforeWhatIsSubmittedByOrder) {
+  MemoryStore store;
+  run_programs(setting_with_gpus(2), [&](Runtime& runtime, FakeWorld& world) {
+    ProcessSet& by_order = runtime.add_process_set({0, 1}, store, Matching::ByOrder);
+    GpuProgram program(world);
+    const auto one = program.allocate(8), other = program.allocate(8);
+    const auto reduce = [&](const auto& memory, const char* name, ProcessSet& set) {
+      const TensorView view = program.view(memory, 8);
+      return allreduce_async(view, view,
+                             {.name = name, .process_set = &set, .stream = program.stream()});
+    };
+    std::vector<std::string> order;
+    for (int round = 0; round < 10; ++round) {
+      if (runtime.rank() == 1) std::this_thread::sleep_for(1ms);
+      Handle by_name = reduce(one, "by name", runtime.world());
+      reduce(other, "by order", by_order).wait();
+      by_name.wait();
+      order.insert(order.end(), {"by name", "by order"});
     }
-  }
+    program.synchronize();
+    EXPECT_EQ(world.hub()->marks(runtime.rank()), order);
+  });
 }
 
-const std::string kRankZeroHasLeft = "rank 0 of the world has shut Kolo down";
+TEST(DeviceOrderTest, WhatIsSubmittedByOrderNamesWhatItWaitsFor) {
+  MemoryStore store;
+  std::latch has_thrown(1);
+  run_runtimes({.size = 2, .network = {.gpus_per_rank = 1}}, [&](Runtime& runtime) {
+    ProcessSet& by_order = runtime.add_process_set({0, 1}, store, Matching::ByOrder);
+    Tensor one(5), other(5);
+    if (runtime.rank() == 1) has_thrown.wait();
+    Handle by_name = allreduce_async(one.view(), one.view(), {.name = "x"});
+    if (runtime.rank() == 0) {
+      const CountDown throws(has_thrown);
+      expect_contains(text_thrown_by<TimeoutError>([&] {
+                        allreduce(other.view(), other.view(),
+                                  {.name = "y", .timeout = 50ms, .process_set = &by_order});
+                      }),
+                      "operations by name that this rank submitted before have not started");
+    }
+    by_name.wait();
+  });
+}
 
-/// World rank 0 orders the launches of overlapping sets.
-TEST(DeviceOrderTest, SetsWithoutRankZeroFailOnTheirGpusOnceItHasShutDown) {
-  for (const bool rendezvous : {false, true}) {
-    const Setting setting{
-        .size = 3,
-        .network = {
-            .nodes = 2, .longest_delay = 200us, .rendezvous = rendezvous, .gpus_per_rank = 1}};
-    std::vector<int> sums(3);
-    run_runtimes(setting, [&](Runtime& runtime) {
-      ProcessSet& set = runtime.add_process_set({1, 2});
+/// Rank 1 is busy when it should run the first set's operation. Rank 0 has launched it, and the
+/// other set's operation, which needs no rank 1, must not wait for its end.
+TEST(DeviceOrderTest, ABatchWaitsForTheStartOfTheOneBeforeNotForItsEnd) {
+  const auto may_end = std::make_shared<std::atomic<bool>>(false);
+  run_programs(setting_with_gpus(3), [&](Runtime& runtime, FakeWorld& world) {
+    ProcessSet& busy = runtime.add_process_set({0, 1});
+    ProcessSet& other = runtime.add_process_set({0, 2});
+    GpuProgram one(world), two(world);
+    const auto memory = one.allocate(8), more = two.allocate(8);
+    one.write(memory, 8, 1.0F);
+    two.write(more, 8, 1.0F);
+    const auto reduce = [](GpuProgram& program, const auto& place, ProcessSet& set) {
       if (!set.included()) return;
-      sums.at(static_cast<std::size_t>(runtime.rank())) =
-          sum_until_thrown<ShutdownError>(set, kRankZeroHasLeft);
-      float one = 1.0F;
-      const TensorView on_cpu{&one, DType::Float32, {1}, {}};
-      allreduce(on_cpu, on_cpu, {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
-      EXPECT_EQ(one, 2.0F);
-    });
-    EXPECT_EQ(sums[1], sums[2]);
-  }
+      const TensorView view = program.view(place, 8);
+      allreduce(
+          view, view,
+          {.op = ReduceOp::Sum, .name = "x", .process_set = &set, .stream = program.stream()});
+    };
+    if (runtime.rank() == 1) world.hub()->hold(1, one.stream(), may_end);
+    reduce(one, memory, busy);
+    reduce(two, more, other);
+    EXPECT_EQ(two.read(more, 8), std::vector<float>(8, other.included() ? 2.0F : 1.0F));
+    barrier();
+    *may_end = true;
+    EXPECT_EQ(one.read(memory, 8), std::vector<float>(8, busy.included() ? 2.0F : 1.0F));
+  });
 }
 
-/// The loss of a set is not known outside it.
-TEST(DeviceOrderTest, LostSetHoldsUpNeitherOtherSetsNorTheShutdown) {
-  for (const std::vector<int>& lost_ranks : {std::vector<int>{0, 3}, {1, 2}}) {
-    Config config = test_config();
-    config.timeout = config.lost_after =
-        24h;  // who waits for a rank runs into the limit of the test
+TEST(DeviceOrderTest, SetsWithoutRankZeroGoOnOnceItHasShutDown) {
+  std::latch is_over(1);
+  run_runtimes({.size = 3, .network = {.nodes = 2, .longest_delay = 200us, .gpus_per_rank = 1}},
+               [&](Runtime& runtime) {
+                 ProcessSet& set = runtime.add_process_set({1, 2});
+                 expect_sum_works(runtime, "world");
+                 if (!set.included()) {
+                   runtime.shutdown();
+                   return is_over.count_down();
+                 }
+                 expect_sum_works(set, "x");
+                 is_over.wait();
+                 for (int round = 0; round < 10; ++round) expect_sum_works(set, "x");
+               });
+}
+
+/// The loss of a set, or of the world, is not one of other sets.
+TEST(DeviceOrderTest, LostSetHoldsUpNoOther) {
+  for (const bool is_world : {false, true}) {
+    std::latch other_has_ended(2);
     run_ranks(4,
               [&](FakeWorld& world) {
-                FakeTensorPlace place(world.hub(), world.topology().rank,
-                                      world.topology().local_rank);
+                const int rank = world.topology().rank;
+                FakeTensorPlace place(world.hub(), rank, world.topology().local_rank);
                 tensor_place = &place;
-                const int victim = lost_ranks.back();
-                if (world.topology().rank == victim) {
-                  world.hub()->fail_collective(victim, 1, "an illegal address was met");
-                }
+                if (rank == 0) world.hub()->fail_collective(0, 1, "an illegal address was met");
                 {
-                  Runtime runtime(options_in(world, config));
+                  Runtime runtime(options_in(world, test_config()));
                   Runtime::set_thread_current(&runtime);
-                  ProcessSet& lost = runtime.add_process_set(lost_ranks);
+                  ProcessSet& added = runtime.add_process_set({0, 1, 3});
                   ProcessSet& other = runtime.add_process_set({1, 2});
-                  if (lost.included()) sum_until_thrown<PeerLostError>(lost, "illegal address");
-                  // Launches end with rank 0, which stays until the set is lost on all ranks.
-                  Handle is_lost = barrier_async({.name = "lost"});
-                  if (!other.included()) is_lost.wait();
-                  if (other.included()) sum_until_thrown<ShutdownError>(other, kRankZeroHasLeft);
+                  ProcessSet& lost = is_world ? runtime.world() : added;
+                  if (lost.included()) {
+                    Tensor tensor(5);
+                    expect_contains(text_thrown_by<PeerLostError>([&] {
+                                      while (true) {
+                                        allreduce(tensor.view(), tensor.view(),
+                                                  {.name = "x", .process_set = &lost});
+                                      }
+                                    }),
+                                    "illegal address");
+                  }
+                  for (int i = 0; i < 10 && other.included(); ++i) expect_sum_works(other, "y");
+                  if (other.included()) other_has_ended.count_down();
+                  other_has_ended.wait();
                 }
                 tensor_place = nullptr;
               },
               {.gpus_per_rank = 1});
   }
-}
-
-/// World rank 0 dies and orders launches no more.
-TEST(DeviceOrderTest, SetsFailOnTheirGpusOnceTheWorldHasLostARank) {
-  std::barrier all_have_the_set(3);
-  std::latch survivors_know(2);
-  run_ranks(3,
-            [&](FakeWorld& world) {
-              const int rank = world.topology().rank;
-              FakeTensorPlace place(world.hub(), rank, world.topology().local_rank);
-              tensor_place = &place;
-              Config config = test_config();
-              config.lost_after = 60s;
-              {
-                Runtime runtime(options_in(world, config));
-                Runtime::set_thread_current(&runtime);
-                ProcessSet& set = runtime.add_process_set({1, 2});
-                all_have_the_set.arrive_and_wait();
-                if (rank == 0) {
-                  world.die();
-                  survivors_know.wait();
-                } else {
-                  const CountDown knows(survivors_know);
-                  // Rank 1 asks for the set's turns and so knows which rank is lost.
-                  const std::string which = rank == 1 ? " (rank 0 " : "";
-                  sum_until_thrown<PeerLostError>(set, "the world has lost a rank" + which);
-                  float one = 1.0F;
-                  const TensorView on_cpu{&one, DType::Float32, {1}, {}};
-                  allreduce(on_cpu, on_cpu,
-                            {.op = ReduceOp::Sum, .name = "y", .process_set = &set});
-                  EXPECT_EQ(one, 2.0F);
-                }
-              }
-              tensor_place = nullptr;
-            },
-            {.gpus_per_rank = 1});
 }
 
 }  // namespace kolo::test::device_order_test

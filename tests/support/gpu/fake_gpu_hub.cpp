@@ -257,7 +257,9 @@ void FakeGpuHub::copy_to_host(int rank, const std::byte* from, std::span<std::by
 std::vector<std::string> FakeGpuHub::hazards() {
   const std::lock_guard guard(lock_);
   streams_.run_all();
-  return streams_.graph().hazards();
+  std::vector<std::string> hazards = streams_.graph().hazards();
+  if (std::string stuck = groups_.find_stuck(); !stuck.empty()) hazards.push_back(std::move(stuck));
+  return hazards;
 }
 
 void FakeGpuHub::report(std::string hazard) {

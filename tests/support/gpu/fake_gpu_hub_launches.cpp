@@ -31,7 +31,8 @@ void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch laun
       streams_.graph().report(hazard + " (rank " + std::to_string(rank) + ")");
       is_valid = false;
     }
-    groups_.put(group, member, std::move(call), launch.stream, is_valid);
+    const bool is_first = &call == &launch.calls.front();
+    groups_.put(group, member, std::move(call), {launch.stream, is_valid, is_first});
   }
 }
 

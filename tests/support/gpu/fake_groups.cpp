@@ -22,8 +22,7 @@ bool FakeGroups::is_complete(std::size_t group) const {
                       [](const Member& member) { return member.rank < 0; });
 }
 
-void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream,
-                     bool is_valid) {
+void FakeGroups::put(std::size_t group, int member, FakeCall call, const Put& how) {
   Group& joined = *groups_[group];
   const auto index = static_cast<std::size_t>(member);
   Member& self = joined.members[index];
@@ -39,23 +38,22 @@ void FakeGroups::put(std::size_t group, int member, FakeCall call, comm::DeviceS
   const auto found = injected_failures_.find({self.rank, nth});
   const InjectedFailure* const injected =
       found == injected_failures_.end() ? nullptr : &found->second;
-  streams_.put(self.rank, stream, name,
+  streams_.put(self.rank, how.stream, name,
                [this, &joined, operation, index, injected](FakeStreams::Timeline timeline) {
                  return poll(joined, *operation, index, injected, timeline);
                });
 
   ++self.launched;
   ++launched_[static_cast<std::size_t>(self.rank)];
-  std::string hazard = order_.launch(group, self.rank);
-  if (!hazard.empty()) streams_.graph().report(std::move(hazard));
+  order_.launch(group, self.rank);
   Arrival& arrival = operation->arrivals[index];
   arrival.state = Arrival::State::Launched;
-  arrival.is_valid = is_valid;
-  if (is_valid) arrival.accesses = accesses_of(call, member);
+  arrival.is_valid = how.is_valid;
+  if (how.is_valid) arrival.accesses = accesses_of(call, member);
   arrival.accesses.name = std::move(name);
   arrival.accesses.order = streams_.next_order();
   arrival.call = std::move(call);
-  if (joined.members.size() == 1) return;  // it waits for no other rank
+  if (joined.members.size() == 1 || !how.is_first) return;  // alone, it waits for no other rank
   std::map<std::size_t, Part>& latest = latest_[static_cast<std::size_t>(self.rank)];
   for (const auto& [other, part] : latest) {
     if (other != group) arrival.before.push_back(part);
@@ -102,30 +100,34 @@ bool FakeGroups::poll(Group& group, Operation& operation, std::size_t member,
   }
   HappensBefore& graph = streams_.graph();
   if (self.state == Arrival::State::Launched) {
-    check_order(self, timeline);
     self.state = Arrival::State::AtHead;
     self.start = graph.clock(timeline);
+    self.timeline = timeline;
+    check_order(self);
   }
   if (!operation.is_done && !try_run(group, operation)) return false;
   graph.operate(timeline, self.accesses);
   for (const Arrival& arrival : operation.arrivals) graph.join(timeline, arrival.start);
   self.is_done = true;
-  self.timeline = timeline;
-  self.end = graph.clock(timeline).at(timeline);
   self.before.clear();  // breaks the cycle of references between operations
   return true;
 }
 
-void FakeGroups::check_order(const Arrival& arrival, FakeStreams::Timeline timeline) {
+void FakeGroups::check_order(const Arrival& arrival) {
+  const Early self{arrival.accesses.name, arrival.start};
   for (const Part& part : arrival.before) {
-    const Arrival& earlier = part.operation->arrivals[part.member];
-    if (earlier.state == Arrival::State::Dropped) continue;
-    const bool is_behind =
-        earlier.is_done && streams_.graph().clock(timeline).at(earlier.timeline) >= earlier.end;
-    if (is_behind) continue;
-    streams_.graph().report("device order: '" + arrival.accesses.name + "' may start before '" +
-                            earlier.accesses.name + "'");
+    Arrival& earlier = part.operation->arrivals[part.member];
+    if (earlier.state == Arrival::State::Launched) earlier.early.push_back(self);
+    if (earlier.state == Arrival::State::AtHead) check_order(earlier, self);
   }
+  for (const Early& later : arrival.early) check_order(arrival, later);
+}
+
+void FakeGroups::check_order(const Arrival& earlier, const Early& later) {
+  const FakeStreams::Timeline timeline = earlier.timeline;
+  if (later.start.at(timeline) >= earlier.start.at(timeline)) return;
+  streams_.graph().report("device order: '" + later.name + "' may start before '" +
+                          earlier.accesses.name + "'");
 }
 
 bool FakeGroups::try_run(Group& group, Operation& operation) {

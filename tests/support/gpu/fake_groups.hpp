@@ -26,10 +26,16 @@ class FakeGroups {
   void join(std::size_t group, int member, int rank);
   bool is_complete(std::size_t group) const;
 
-  /// Enqueues the member's next operation on a stream. If it is invalid on one member, it touches
-  /// no memory on any.
-  void put(std::size_t group, int member, FakeCall call, comm::DeviceStream stream, bool is_valid);
+  struct Put {
+    comm::DeviceStream stream;
+    bool is_valid;  ///< if not on one member, it touches no memory on any
+    bool is_first;  ///< of those that start together
+  };
+  /// Enqueues the member's next operation on a stream.
+  void put(std::size_t group, int member, FakeCall call, const Put& how);
   bool has_pending(std::size_t group, int member) const;
+  /// Empty unless ranks have launched collectives in orders that do not go together.
+  std::string find_stuck() const { return order_.find_stuck(); }
   /// Removes the member's pending operations from their streams: they never run.
   void drop(std::size_t group, int member);
   /// The failure of a member's operation; empty if none has failed.
@@ -46,9 +52,14 @@ class FakeGroups {
     std::string failure;
   };
   struct Operation;
+  /// A collective, and what its stream knew when it started.
+  struct Early {
+    std::string name;
+    VectorClock start;
+  };
   /// A reference to one member's arrival at an operation.
   struct Part {
-    std::shared_ptr<const Operation> operation;
+    std::shared_ptr<Operation> operation;
     std::size_t member = 0;
   };
   /// One member's side of an operation.
@@ -62,8 +73,8 @@ class FakeGroups {
     MemoryOperation accesses;
     VectorClock start;
     FakeStreams::Timeline timeline = 0;
-    std::uint64_t end = 0;     // on `timeline`
     std::vector<Part> before;  // the rank's last operation in each other group before this one
+    std::vector<Early> early;  // what was launched later and has started already
   };
   struct Operation {
     std::vector<Arrival> arrivals;
@@ -81,8 +92,10 @@ class FakeGroups {
   static bool is_pending(const Arrival& arrival);
   bool poll(Group& group, Operation& operation, std::size_t member, const InjectedFailure* injected,
             FakeStreams::Timeline timeline);
-  /// Reports what the rank launched before in other groups and the operation does not wait for.
-  void check_order(const Arrival& arrival, FakeStreams::Timeline timeline);
+  /// Reports what the rank launched before in other groups if its start is not awaited, and what it
+  /// launched later and does not await this start.
+  void check_order(const Arrival& arrival);
+  void check_order(const Arrival& earlier, const Early& later);
   bool try_run(Group& group, Operation& operation);
 
   FakeStreams& streams_;

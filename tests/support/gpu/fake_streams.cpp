@@ -109,6 +109,7 @@ void FakeStreams::record(int rank, DeviceEvent event, DeviceStream stream) {
   Event& recorded = find(event, "record");
   const Stream& recorded_on = find(rank, stream, "record");
   put(rank, stream, "record", [this, recording, &recorded_on](Timeline timeline) {
+    graph_.tick(timeline);
     recording->clock = graph_.clock(timeline);
     recording->step = recorded_on.steps;
     recording->is_done = true;
@@ -120,9 +121,9 @@ void FakeStreams::record(int rank, DeviceEvent event, DeviceStream stream) {
 void FakeStreams::wait(int rank, DeviceStream stream, DeviceEvent event) {
   const std::shared_ptr<Recording> recording = find(event, "wait").last;
   put(rank, stream, "wait", [this, recording](Timeline timeline) {
-    if (!recording) return true;
-    if (!recording->is_done) return false;
-    graph_.join(timeline, recording->clock);
+    if (recording && !recording->is_done) return false;
+    if (recording) graph_.join(timeline, recording->clock);
+    graph_.tick(timeline);
     return true;
   });
 }

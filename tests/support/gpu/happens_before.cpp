@@ -57,9 +57,9 @@ HappensBefore::Interval HappensBefore::interval_of(ByteRange range) {
 std::shared_ptr<const HappensBefore::Node> HappensBefore::next_node(Timeline timeline,
                                                                     std::string name,
                                                                     std::uint64_t order) {
-  VectorClock& clock = timelines_[timeline].clock;
-  clock.set(timeline, clock.at(timeline) + 1);
-  return std::make_shared<const Node>(Node{std::move(name), order, timeline, clock.at(timeline)});
+  tick(timeline);
+  return std::make_shared<const Node>(
+      Node{std::move(name), order, timeline, clock(timeline).at(timeline)});
 }
 
 bool HappensBefore::contains(const VectorClock& known, const Access& earlier) {

@@ -45,6 +45,11 @@ class HappensBefore {
   const VectorClock& clock(Timeline timeline) const { return timelines_[timeline].clock; }
   void join(Timeline timeline, const VectorClock& known);
 
+  /// Something else has happened on a timeline.
+  void tick(Timeline timeline) {
+    VectorClock& clock = timelines_[timeline].clock;
+    clock.set(timeline, clock.at(timeline) + 1);
+  }
   /// The next operation on a timeline, ordered after everything that the timeline knows so far.
   void operate(Timeline timeline, const MemoryOperation& operation);
   /// New or reused memory.

@@ -1,5 +1,7 @@
 #include "support/gpu/launch_order.hpp"
 
+#include <algorithm>
+
 namespace kolo::test {
 
 void LaunchOrder::join(std::size_t communicator, int rank) {
@@ -7,44 +9,63 @@ void LaunchOrder::join(std::size_t communicator, int rank) {
   communicators_[communicator].launched.emplace(rank, 0);
 }
 
-std::string LaunchOrder::launch(std::size_t communicator, int rank) {
-  Before before{rank, {}};
-  for (Communicator& known : communicators_) {
-    const auto launched = known.launched.find(rank);
-    before.launched.push_back(launched == known.launched.end() ? 0 : launched->second);
-  }
-  Communicator& own = communicators_[communicator];
-  const std::size_t sequence = own.launched[rank]++;
-  if (own.is_forgotten) return {};
-
-  std::string hazard;
-  std::vector<Before>& others = own.operations[sequence];
-  for (const Before& other : others) {
-    // Visits each pair of communicators once, from the newer one.
-    for (std::size_t older = 0; older < communicator; ++older) {
-      const std::size_t there = older < other.launched.size() ? other.launched[older] : 0;
-      const std::size_t here = before.launched[older];
-      if (here == there || !is_shared(communicators_[older], rank, other.rank)) continue;
-      hazard = "launch order: operation " + std::to_string(sequence) + " of communicator " +
-               std::to_string(communicator) + " comes after " + std::to_string(here) +
-               " operations of communicator " + std::to_string(older) + " on rank " +
-               std::to_string(rank) + ", and after " + std::to_string(there) + " on rank " +
-               std::to_string(other.rank);
-    }
-  }
-  others.push_back(std::move(before));
-  if (others.size() == own.launched.size()) own.operations.erase(sequence);
-  return hazard;
+void LaunchOrder::launch(std::size_t communicator, int rank) {
+  waiting_[rank].emplace_back(communicator, communicators_[communicator].launched[rank]++);
+  run();
 }
 
 void LaunchOrder::forget(std::size_t communicator) {
   communicators_[communicator].is_forgotten = true;
-  communicators_[communicator].operations.clear();
+  run();
 }
 
-bool LaunchOrder::is_shared(const Communicator& communicator, int one, int other) const {
-  return !communicator.is_forgotten && communicator.launched.contains(one) &&
-         communicator.launched.contains(other);
+bool LaunchOrder::can_run(const Operation& operation) const {
+  const Communicator& communicator = communicators_[operation.first];
+  return std::ranges::all_of(communicator.launched, [&](const auto& member) {
+    const auto waiting = waiting_.find(member.first);
+    return waiting != waiting_.end() && !waiting->second.empty() &&
+           waiting->second.front() == operation;
+  });
+}
+
+void LaunchOrder::run() {
+  for (bool has_run = true; has_run;) {
+    has_run = false;
+    for (auto& [rank, operations] : waiting_) {
+      if (operations.empty()) continue;
+      const Operation first = operations.front();
+      const Communicator& communicator = communicators_[first.first];
+      if (communicator.is_forgotten) {
+        operations.pop_front();
+        has_run = true;
+      } else if (can_run(first)) {
+        for (const auto& [member, launched] : communicator.launched) waiting_[member].pop_front();
+        has_run = true;
+      }
+    }
+  }
+}
+
+std::string LaunchOrder::find_stuck() const {
+  const auto describe = [](const Operation& operation) {
+    return "operation " + std::to_string(operation.second) + " of communicator " +
+           std::to_string(operation.first);
+  };
+  const auto is_everywhere = [&](const Operation& operation) {
+    return std::ranges::all_of(communicators_[operation.first].launched, [&](const auto& member) {
+      return member.second > operation.second;
+    });
+  };
+  for (const auto& [rank, operations] : waiting_) {
+    if (operations.empty() || !is_everywhere(operations.front())) continue;
+    for (const Operation& operation : operations) {
+      if (operation == operations.front() || !is_everywhere(operation)) continue;
+      return "launch order: all ranks have launched " + describe(operation) +
+             ", but it cannot run behind " + describe(operations.front()) + " on rank " +
+             std::to_string(rank);
+    }
+  }
+  return {};
 }
 
 }  // namespace kolo::test
