@@ -112,6 +112,12 @@ void Engine::finish(const Operation& operation) {
     if (!operation.error) throw;
   }
   if (operation.error) std::rethrow_exception(operation.error);
+  // What was launched may have been aborted in the middle.
+  if (operation.device.done != nullptr && has_lost_) throw_loss(operation);
+}
+
+void Engine::throw_loss(const Operation& operation) const {
+  std::rethrow_exception(loss_error(operation, *loss_));
 }
 
 /// Precedes everything that acts for this rank.
@@ -672,6 +678,7 @@ void Engine::report_loss(const ControlPlane::Loss& loss) {
 void Engine::declare_lost(const ControlPlane::Loss& loss) {
   if (loss_) return;
   loss_ = loss;
+  has_lost_ = true;
   world_.mark_broken();
   control_->declare_lost(loss);
   if (order_ != nullptr) order_->give_up();

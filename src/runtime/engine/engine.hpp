@@ -73,7 +73,7 @@ class Engine {
   /// InvalidArgument or BackendError if this rank cannot use that GPU.
   void prepare(Operation& operation);
   /// Call once the operation is done: later work on its stream waits for what has been launched of
-  /// it. Throws its error.
+  /// it. Throws its error, or that of a loss since: what the GPU has computed is undefined then.
   void finish(const Operation& operation);
 
   /// Whether operations of the ranks are matched by the order of their submission.
@@ -209,6 +209,8 @@ class Engine {
   bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
   void report_loss(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
+  /// Any thread, once `has_lost_` is set: from then on `loss_` stays as it is.
+  [[noreturn]] void throw_loss(const Operation& operation) const KOLO_NO_THREAD_SAFETY_ANALYSIS;
   std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
   void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
@@ -244,6 +246,7 @@ class Engine {
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
       KOLO_GUARDED_BY(progress_mutex_);
   std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
+  std::atomic<bool> has_lost_{false};  // stored after `loss_`
   // Thrown by a notice in this step.
   std::exception_ptr notice_error_ KOLO_GUARDED_BY(progress_mutex_);
   // Something is in flight, or this rank wants to leave.

@@ -1,8 +1,10 @@
 // Errors of collectives on GPUs: wrong devices, GPUs shared by ranks without permission, GPUs that
 // fail or hang.
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "comm/gpu/gpu.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
@@ -344,6 +347,35 @@ TEST_P(DeviceErrorsTest, GpuThatIsBrokenAtTheStartIsAnErrorOnAllRanks) {
                 expect_contains(text, kIllegal);
               }
               expect_sum_works(runtime, "on the CPU");
+            },
+            {.gpus_per_rank = 1});
+}
+
+/// NCCL's abort ends it in the middle, so what is there may be wrong.
+TEST(DeviceFailureTest, WaitForWhatWasLaunchedBeforeALossThrows) {
+  std::barrier is_launched(3);
+  std::latch survivors_know(2);
+  Config config = test_config();
+  config.lost_after = 300ms;
+  run_ranks(3,
+            [&](FakeWorld& world) {
+              GpuProgram program(world);
+              Runtime runtime(options_in(world, config));
+              Runtime::set_thread_current(&runtime);
+              const auto memory = program.allocate(8);
+              const TensorView view = program.view(memory, 8);
+              Handle handle = allreduce_async(view, view, {.stream = program.stream()});
+              while (!handle.is_ready()) std::this_thread::yield();
+              is_launched.arrive_and_wait();
+              if (runtime.rank() == 2) {
+                world.die();
+                return survivors_know.wait();
+              }
+              const CountDown knows(survivors_know);
+              text_thrown_by<PeerLostError>([] {
+                while (true) barrier();
+              });
+              expect_contains(text_thrown_by<PeerLostError>([&] { handle.wait(); }), "rank 2");
             },
             {.gpus_per_rank = 1});
 }
