@@ -39,9 +39,13 @@ void LaunchedBatches::fail(std::exception_ptr error) {
   if (!error_) error_ = std::move(error);
 }
 
-bool LaunchedBatches::empty() {
+void LaunchedBatches::check() {
   const Lock lock(lock_);
   if (error_) std::rethrow_exception(error_);
+}
+
+bool LaunchedBatches::empty() {
+  const Lock lock(lock_);
   return batches_.empty();
 }
 
@@ -295,6 +299,7 @@ std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
 }
 
 void DeviceRunner::check_launched() {
+  launched_.check();
   if (launched_.empty() || communicator_ == nullptr) return;
   communicator_->ready();
   const std::string overdue = launched_.overdue(Operation::Clock::now());

@@ -86,7 +86,9 @@ class LaunchedBatches {
   void add(comm::Gpu& gpu, Batch batch);
   /// The GPU has failed. Any thread.
   void fail(std::exception_ptr error);
-  /// Whether the GPU has finished all batches. Throws the error of `fail` or of a failed query.
+  /// Throws the error of `fail` or of a failed query.
+  void check();
+  /// Whether the GPU has finished all batches.
   bool empty();
   /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
   std::string overdue(Operation::Clock::time_point now);
