@@ -1,6 +1,7 @@
 #include "comm/gpu/cuda_gpu.hpp"
 
 #include <exception>
+#include <fstream>
 #include <string>
 
 #include <nvtx3/nvToolsExt.h>
@@ -34,14 +35,23 @@ auto share(Owner owner, int device) {
       });
 }
 
-/// FNV-1a hash of the GPU's UUID.
+/// FNV-1a hash of what NCCL compares. Before 2.30 that is the place in a host, where all parts of a
+/// GPU (MIG) are one.
 std::uint64_t id_of(int device) {
+  constexpr int kFirstThatComparesParts = 23000;
   cudaDeviceProp properties{};
   KOLO_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
-  std::uint64_t id = 0xcbf29ce484222325;
-  for (const char byte : properties.uuid.bytes) {
-    id = (id ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  int nccl = 0;
+  KOLO_CUDA_TRY(ncclGetVersion(&nccl));
+  std::string identity(properties.uuid.bytes, sizeof properties.uuid.bytes);
+  if (nccl < kFirstThatComparesParts) {
+    std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+    for (const int number : {properties.pciDomainID, properties.pciBusID, properties.pciDeviceID}) {
+      identity.append("/").append(std::to_string(number));
+    }
   }
+  std::uint64_t id = 0xcbf29ce484222325;
+  for (const char byte : identity) id = (id ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   return id;
 }
 

@@ -8,6 +8,7 @@
 
 #include "comm/gpu/gpu.hpp"
 #include "kolo/dtype.hpp"
+#include "kolo/error.hpp"
 #include "kolo/reduction.hpp"
 
 namespace kolo::comm {
@@ -19,6 +20,13 @@ namespace kolo::comm {
 struct DeviceReduction {
   ReduceOp op = ReduceOp::Sum;
   double factor = 1.0;
+};
+
+/// The connection to another rank has broken, perhaps because that rank has ended. Which one it is,
+/// the control plane learns a little later.
+class RemoteError : public BackendError {
+ public:
+  using BackendError::BackendError;
 };
 
 /// Collectives among GPUs, one per rank. A call launches an operation on a stream and returns. One
@@ -35,7 +43,7 @@ class DeviceCommunicator {
 
   /// Awaitable: the last operation has been launched, and the next one may be. Until then nothing
   /// else may be launched on that stream: an event would be recorded before the operation. Throws
-  /// BackendError once anything has failed, also while operations run, so code that waits for a
+  /// BackendError once anything has failed (a RemoteError at first), also while operations run, so code that waits for a
   /// stream must call it periodically. The communicator must then be aborted on all ranks.
   virtual bool ready() = 0;
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "kolo/communicator.hpp"
 #include "kolo/dtype.hpp"
@@ -127,6 +128,10 @@ void set_release_of_cached_memory(void (*release)());
 #pragma GCC visibility pop
 /// Calls it, if it is set. For Gpu::allocate, before the GPU counts as full.
 void release_cached_memory() noexcept;
+
+/// Whether NCCL may choose NVLS, which applies no factors: with `algo`, that of the configuration,
+/// and NCCL_ALGO, the same on all ranks.
+bool may_choose_nvls(std::string_view algo);
 
 /// The GPUs that this process sees, and their connection to those of other ranks.
 class Gpus {

@@ -156,6 +156,7 @@ NcclCommunicator::NcclCommunicator(int rank, int size, int device, const ncclUni
     : rank_(rank), size_(size), device_(device) {
   log_version();
   const CudaDeviceGuard guard(device);
+  release_cached_memory();  // if NCCL found no room for its buffers, the set would end
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // see the class
   ncclComm_t communicator = nullptr;
@@ -191,6 +192,10 @@ bool NcclCommunicator::ready() {
   ncclResult_t state = ncclSuccess;
   KOLO_CUDA_TRY(ncclCommGetAsyncError(communicator_.get(), &state));
   if (state == ncclInProgress) return false;
+  if (state == ncclRemoteError) {
+    reason_ = describe(state, "NCCL");
+    throw RemoteError(reason_);
+  }
   if (state != ncclSuccess) fail(describe(state, "NCCL"));
   return true;
 }

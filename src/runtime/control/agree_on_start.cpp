@@ -1,6 +1,7 @@
 #include "runtime/control/agree_on_start.hpp"
 
 #include <cstddef>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -22,6 +23,10 @@ std::string text_of(const Start& start) {
   std::string text;
   for (const ConfigEntry& entry : describe(start.config)) {
     if (entry.variable != kMayDiffer) text += entry.variable + "=" + entry.value + "\n";
+  }
+  for (const char* const variable : {"NCCL_ALGO", "NCCL_PROTO"}) {
+    const char* const value = std::getenv(variable);
+    text.append(variable).append("=").append(value == nullptr ? "" : value).append("\n");
   }
   text += "algorithms";
   for (const Algorithm& algorithm : start.algorithms.algorithms()) {

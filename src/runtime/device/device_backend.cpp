@@ -165,7 +165,7 @@ DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, boo
        .size = divisor,
        .ranks = path_.communicator->size(),
        .needs_staging = is_packed || joined.count > 0,
-       .only_adds = path_.config.nccl_algo == "auto",
+       .only_adds = only_adds_,
        .prefers_direct = path_.choices.algorithms.preferred(request->collective) == "direct"});
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.

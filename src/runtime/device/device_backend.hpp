@@ -102,6 +102,7 @@ class DeviceBackend final : public Backend {
   void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
 
   const DataPath& path_;
+  const bool only_adds_ = comm::may_choose_nvls(path_.config.nccl_algo);
   DeviceStaging staging_;
   const DevicePath device_;
   Pool<CUevent_st> events_;

@@ -310,6 +310,9 @@ bool Engine::progress_step(int polls) {
     return has_progressed;
   } catch (const OrderBroken& broken) {
     declare_lost(loss_of(broken));
+  } catch (const comm::RemoteError& error) {
+    // No data moves any more. Heartbeats, which say which rank is lost, take longer to miss.
+    cut_off_ = {error.what(), later(Clock::now(), data_.longest_silence())};
   } catch (...) {  // batches call functions of the program, which may throw anything
     // The other ranks may be in the middle of a batch and wait for this rank's share of it.
     const std::string how = "failed: " + text_of_current_exception();
@@ -374,6 +377,10 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
     }
   }
   has_progressed |= advance_protocol(now);
+  if (cut_off_ && !loss_) {
+    if (now >= cut_off_->until) declare_lost({rank(), "failed: " + cut_off_->how});
+    return has_progressed;
+  }
   const BatchExecutor::Progress progress = executor_.advance(
       now, polls,
       // Called in advance() alone and so under the lock, which Clang does not see there.

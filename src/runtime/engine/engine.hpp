@@ -163,6 +163,13 @@ class Engine {
   using Clock = Operation::Clock;
   class Waiter;
 
+  /// GPUs of other ranks cannot be reached. At `until` this rank counts as lost, unless another
+  /// loss explains it before.
+  struct CutOff {
+    std::string how;
+    Clock::time_point until;
+  };
+
   /// Callers that wait and make progress.
   struct Waiters {
     std::atomic<int> count{0};
@@ -247,6 +254,7 @@ class Engine {
       KOLO_GUARDED_BY(progress_mutex_);
   std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
   std::atomic<bool> has_lost_{false};  // stored after `loss_`
+  std::optional<CutOff> cut_off_ KOLO_GUARDED_BY(progress_mutex_);
   // Thrown by a notice in this step.
   std::exception_ptr notice_error_ KOLO_GUARDED_BY(progress_mutex_);
   // Something is in flight, or this rank wants to leave.

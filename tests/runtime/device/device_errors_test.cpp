@@ -351,6 +351,38 @@ TEST_P(DeviceErrorsTest, GpuThatIsBrokenAtTheStartIsAnErrorOnAllRanks) {
             {.gpus_per_rank = 1});
 }
 
+/// NCCL notices the end of a peer before Kolo does.
+TEST(DeviceFailureTest, RankThatIsCutOffWaitsForTheNewsWhichRankIsLost) {
+  for (const bool is_lost : {true, false}) {
+    std::latch survivors_know(is_lost ? 2 : 3);
+    Config config = test_config();
+    config.lost_after = is_lost ? 60s : 300ms;
+    run_ranks(3,
+              [&](FakeWorld& world) {
+                GpuProgram program(world);
+                const int rank = world.topology().rank;
+                const std::string text = "remote error: a peer has closed its connection";
+                if (rank == 0) world.hub()->fail_collective(0, 0, text);
+                Runtime runtime(options_in(world, config));
+                Runtime::set_thread_current(&runtime);
+                const auto memory = program.allocate(8);
+                const TensorView view = program.view(memory, 8);
+                allreduce(view, view, {.stream = program.stream()});
+                if (is_lost && rank == 2) {
+                  std::this_thread::sleep_for(200ms);
+                  world.die();
+                  return survivors_know.wait();
+                }
+                const CountDown knows(survivors_know);
+                expect_contains(text_thrown_by<PeerLostError>([&] {
+                                  while (true) barrier();
+                                }),
+                                is_lost ? "rank 2 died" : "rank 0 failed: " + text);
+              },
+              {.gpus_per_rank = 1});
+  }
+}
+
 /// NCCL's abort ends it in the middle, so what is there may be wrong.
 TEST(DeviceFailureTest, WaitForWhatWasLaunchedBeforeALossThrows) {
   std::barrier is_launched(3);

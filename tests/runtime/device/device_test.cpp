@@ -48,11 +48,13 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
 }
 
 /// NCCL has a special kernel for one rank, which divides large tensors among blocks. Its fastest
-/// algorithms apply no factor, so with KOLO_NCCL_ALGO=auto it gets none.
+/// algorithms apply no factor, so it gets none where it may choose them: with KOLO_NCCL_ALGO=auto,
+/// or NCCL_ALGO=NVLS.
 TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
-  for (const char* algo : {"ring", "auto"}) {
+  for (const std::string algo : {"ring", "auto", "NVLS"}) {
     Setting setting = setting_with_gpus(size());
-    setting.config.nccl_algo = algo;
+    if (algo == "auto") setting.config.nccl_algo = algo;
+    if (algo == "NVLS") ::setenv("NCCL_ALGO", "NVLS,NVLSTree", 1);
     run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
       constexpr std::size_t kCount = 100'003;
       GpuProgram program(world);
@@ -79,11 +81,12 @@ TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
                      {.op = ReduceOp::Sum, .prescale = 0.5, .stream = program.stream()});
       EXPECT_EQ(program.read(output, own), std::vector<float>(own, sum_of_ranks(0.5F)));
       if (program_place == nullptr) {  // fake GPUs
-        const bool is_scaled = size() > 1 && setting.config.nccl_algo == "ring";
+        const bool is_scaled = size() > 1 && algo == "ring";
         EXPECT_EQ(world.hub()->calls(runtime.rank()).scaled, is_scaled ? 3 : 0);
       }
     });
   }
+  ::unsetenv("NCCL_ALGO");
 }
 
 /// A sum of float16 overflows where the average does not.

@@ -46,7 +46,10 @@ bool FakeDeviceCommunicator::ready() {
   require_alive();
   if (open_group_) hub_->report("group: 'ready' was asked inside of one");
   const std::string failure = hub_->failure_of(group_, member_);
-  if (!failure.empty() && !reason_) reason_ = failure;
+  if (!failure.empty() && !reason_) {
+    reason_ = failure;
+    if (failure.starts_with("remote error")) throw comm::RemoteError(failure);
+  }
   require_alive();
   if (!hub_->is_complete(group_)) return false;
   if (!in_flight_) return true;
