@@ -21,7 +21,8 @@ struct Options {
 
   int batch = 32;  ///< windows of every rank in every step
   int steps = 1000;
-  double learning_rate = 3e-3;  ///< the peak of the schedule
+  std::string optimizer = "adamw";  ///< or muon
+  double learning_rate = 3e-3;      ///< the peak of the schedule
   int seed = 1;
 
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch

@@ -16,6 +16,7 @@
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"
+#include "kolo/extras/muon.hpp"
 #include "kolo/extras/progress_bar.hpp"
 #include "kolo/runtime.hpp"
 
@@ -53,9 +54,27 @@ Gpt make_model(const Options& options) {
 }
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options) {
-  const auto adamw =
-      torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
-  return std::make_unique<torch::optim::AdamW>(model->parameters(), adamw);
+  if (options.optimizer == "adamw") {
+    const auto adamw =
+        torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
+    return std::make_unique<torch::optim::AdamW>(model->parameters(), adamw);
+  }
+  std::vector<at::Tensor> matrices;
+  std::vector<at::Tensor> others;
+  for (const auto& parameter : model->named_parameters()) {
+    const bool is_of_block = parameter.key().starts_with("blocks.");
+    (is_of_block && parameter->dim() == 2 ? matrices : others).push_back(*parameter);
+  }
+  const auto muon = kolo::MuonOptions(options.learning_rate)
+                        .matches_adamw(true)
+                        .betas({0.9, 0.99})
+                        .weight_decay(0.01);
+  return std::make_unique<kolo::Muon>(
+      std::vector<torch::optim::OptimizerParamGroup>{
+          {std::move(matrices), std::make_unique<kolo::MuonOptions>(muon)},
+          {std::move(others),
+           std::make_unique<kolo::MuonOptions>(kolo::MuonOptions(muon).orthogonalizes(false))}},
+      muon);
 }
 
 Batches::Batches(const Options& options, std::string_view text)

@@ -22,4 +22,5 @@
 #include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/shared_tensor.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "kolo/torch/tensor_needs.hpp"
 #include "kolo/torch/training_report.hpp"
