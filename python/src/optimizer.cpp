@@ -179,11 +179,19 @@ void bind_optimizer(py::module_& module) {
       .def("remove_skip_synchronize", add_to(&TrainingEngine::skip_synchronize_depth, -1))
       .def("save",
            [](OptimizerBinding& self, const std::string& folder, int keep_last,
-              const Extras& extras) {
+              const Extras& extras, bool in_background) {
              self.follow_options();
              return to_dict(self.run([&](TrainingEngine& engine) {
-               return engine.save(folder, {.keep_last = keep_last, .extras = extras});
+               return engine.save(
+                   folder,
+                   {.keep_last = keep_last, .extras = extras, .in_background = in_background});
              }));
+           })
+      .def("wait_for_save",
+           [](OptimizerBinding& self) -> py::object {
+             const std::optional<Saved> saved =
+                 self.run([](TrainingEngine& engine) { return engine.wait_for_save(); });
+             return saved ? py::object(to_dict(*saved)) : py::none();
            })
       .def("load",
            [](OptimizerBinding& self, const std::string& path, bool strict, bool optimizer_state,

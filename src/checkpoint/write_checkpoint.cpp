@@ -38,132 +38,6 @@ void require_valid(const TensorSlice& slice) {
     throw InvalidArgument(tensor + " has no data");
 }
 
-/// The file that one rank writes: a safetensors file of its slices, each a tensor of one dimension
-/// named like the whole tensor or, if it is a part of it, "name[begin:end]". Empty slices are left
-/// out.
-class ShardFile {
- public:
-  /// Throws InvalidArgument, naming the tensor, if a slice is not within its tensor or two slices
-  /// have the same name.
-  explicit ShardFile(const std::vector<TensorSlice>& slices) : all_(slices) {
-    for (const TensorSlice& slice : all_) {
-      require_valid(slice);
-      if (slice.count > 0) written_.push_back(slice);
-    }
-    // Large elements first, so that all are aligned in the file.
-    std::stable_sort(written_.begin(), written_.end(), [](const auto& a, const auto& b) {
-      return size_of(a.dtype) > size_of(b.dtype);
-    });
-    std::vector<SafetensorsTensor> tensors;
-    for (const TensorSlice& slice : written_) {
-      tensors.push_back({name_in_file(slice), slice.dtype, {slice.count}});
-    }
-    header_ = encode_safetensors_header(tensors);
-  }
-
-  /// Writes a new file and blocks until it is on the disk. Returns an index of this file alone.
-  CheckpointIndex write(const std::filesystem::path& path) const {
-    std::map<std::string, CheckpointIndex::Tensor> tensors = tensors_without_slices();
-    CheckpointIndex::File file{path.filename().string(),
-                               0,
-                               static_cast<std::int64_t>(header_.size()),
-                               checksum_of(header_.data(), header_.size()),
-                               {}};
-    std::int64_t offset = 0;
-    for (const TensorSlice& slice : written_) {
-      tensors.at(slice.name).slices.push_back({0, slice.begin, slice.count, offset});
-      offset += bytes_of(slice.dtype, slice.count);
-    }
-    file.bytes = file.header_bytes + offset;
-    FileWriter writer(path, file.bytes);
-    writer.append(header_.data(), header_.size());
-    BlockChecksums checksums;
-    for (const TensorSlice& slice : written_) append(slice, writer, checksums);
-    writer.sync();
-    file.block_checksums = checksums.finish();
-    return {{file}, tensors};
-  }
-
- private:
-  std::map<std::string, CheckpointIndex::Tensor> tensors_without_slices() const {
-    std::map<std::string, CheckpointIndex::Tensor> tensors;
-    for (const TensorSlice& slice : all_) {
-      const auto [place, is_new] =
-          tensors.try_emplace(slice.name, CheckpointIndex::Tensor{slice.dtype, slice.shape, {}});
-      const CheckpointIndex::Tensor& tensor = place->second;
-      if (tensor.dtype != slice.dtype || tensor.shape != slice.shape) {
-        throw InvalidArgument("tensor '" + slice.name + "' was given with two dtypes or shapes");
-      }
-    }
-    return tensors;
-  }
-
-  static void append(const TensorSlice& slice, FileWriter& writer, BlockChecksums& checksums) {
-    const std::int64_t bytes = bytes_of(slice.dtype, slice.count);
-    std::vector<std::byte> copied;
-    for (std::int64_t done = 0; done < bytes; done += kPieceBytes) {
-      const std::size_t size = static_cast<std::size_t>(std::min(kPieceBytes, bytes - done));
-      const std::byte* piece = static_cast<const std::byte*>(slice.data) + done;
-      if (slice.copy_to) {
-        copied.resize(size);
-        slice.copy_to(static_cast<std::size_t>(done), copied);
-        piece = copied.data();
-      }
-      checksums.append(piece, size);
-      writer.append(piece, size);
-    }
-  }
-
-  std::vector<TensorSlice> all_;
-  std::vector<TensorSlice> written_;  // in the file's order
-  std::string header_;
-};
-
-/// The checkpoint that the first rank creates in a folder, which it locks.
-class NewCheckpoint {
- public:
-  NewCheckpoint(const std::filesystem::path& folder, FolderLock::Duration patience) {
-    make_folder(folder);
-    lock_.emplace(folder, FolderLock::Kind::Save, patience);
-    remove_leftovers(folder);
-    draft_.emplace(folder);
-    make_folder(draft_->path());
-  }
-
-  /// The hidden name of its folder.
-  std::string name() const { return draft_->path().filename().string(); }
-
-  /// Returns the name that it gets.
-  std::string publish(const CheckpointIndex& index) {
-    for (const CheckpointIndex::File& file : index.files) require_there(file);
-    const std::string text = encode_index(index);
-    if (static_cast<std::int64_t>(text.size()) > kMaxIndexBytes) {
-      throw InvalidArgument("its index has " + std::to_string(text.size()) +
-                            " bytes, more than can be loaded. Save from fewer ranks.");
-    }
-    FileWriter file(draft_->path() / kIndexName, static_cast<std::int64_t>(text.size()));
-    file.append(text.data(), text.size());
-    file.sync();
-    return draft_->publish_as_next_checkpoint();
-  }
-
- private:
-  /// Checks that a rank's file exists: a rank with another file system has written it elsewhere.
-  void require_there(const CheckpointIndex::File& file) const {
-    const std::filesystem::path path = draft_->path() / file.name;
-    std::error_code error;
-    const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-    if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
-    throw BackendError(
-        "file '" + path.string() +
-        "' was written but is missing, so the checkpoint is abandoned. Either another program "
-        "removes files there, or the rank that wrote it has another file system under this name.");
-  }
-
-  std::optional<FolderLock> lock_;  // outlives the draft
-  std::optional<Draft> draft_;
-};
-
 /// JSON cannot hold infinite numbers, nor text that is not UTF-8.
 void require_storable(const nlohmann::json& details) {
   if (!details.is_object()) throw InvalidArgument("its details are not a JSON object");
@@ -214,33 +88,186 @@ std::string shard_name(int rank) {
 
 }  // namespace
 
-std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
-                                       const std::vector<TensorSlice>& own,
-                                       const nlohmann::json& details, int keep_last,
-                                       const Ranks& ranks,
-                                       const RequireLoadable& require_loadable) {
-  const std::string what = "saving a checkpoint into '" + folder.string() + "'";
-  std::optional<ShardFile> shard;
-  std::optional<NewCheckpoint> created;  // on the first rank
+/// The file that one rank writes: a safetensors file of its slices, each a tensor of one dimension
+/// named like the whole tensor or, if it is a part of it, "name[begin:end]". Empty slices are left
+/// out.
+class NewCheckpoint::Shard {
+ public:
+  /// Throws InvalidArgument, naming the tensor, if a slice is not within its tensor or two slices
+  /// have the same name.
+  explicit Shard(const std::vector<TensorSlice>& slices) : all_(slices) {
+    for (const TensorSlice& slice : all_) {
+      require_valid(slice);
+      if (slice.count > 0) written_.push_back(slice);
+    }
+    // Large elements first, so that all are aligned in the file.
+    std::stable_sort(written_.begin(), written_.end(), [](const auto& a, const auto& b) {
+      return size_of(a.dtype) > size_of(b.dtype);
+    });
+    std::vector<SafetensorsTensor> tensors;
+    for (const TensorSlice& slice : written_) {
+      tensors.push_back({name_in_file(slice), slice.dtype, {slice.count}});
+    }
+    header_ = encode_safetensors_header(tensors);
+  }
 
-  const std::vector<std::string> facts = ranks.run(".begin", what, [&] {
-    std::string own_facts = facts_of(folder, keep_last);
+  /// Of this file alone, which will have this name; with zeros as checksums of its blocks.
+  CheckpointIndex index(const std::string& name) const {
+    std::map<std::string, CheckpointIndex::Tensor> tensors = tensors_without_slices();
+    CheckpointIndex::File file{name,
+                               0,
+                               static_cast<std::int64_t>(header_.size()),
+                               checksum_of(header_.data(), header_.size()),
+                               {}};
+    std::int64_t offset = 0;
+    for (const TensorSlice& slice : written_) {
+      tensors.at(slice.name).slices.push_back({0, slice.begin, slice.count, offset});
+      offset += bytes_of(slice.dtype, slice.count);
+    }
+    file.bytes = file.header_bytes + offset;
+    file.block_checksums.resize(static_cast<std::size_t>((offset + kBlockBytes - 1) / kBlockBytes));
+    return {{file}, tensors};
+  }
+
+  /// Writes a new file and blocks until it is on the disk. Returns the checksums of its blocks.
+  auto write(const std::filesystem::path& path, std::int64_t bytes) const {
+    FileWriter writer(path, bytes);
+    writer.append(header_.data(), header_.size());
+    BlockChecksums checksums;
+    for (const TensorSlice& slice : written_) append(slice, writer, checksums);
+    writer.sync();
+    return checksums.finish();
+  }
+
+ private:
+  std::map<std::string, CheckpointIndex::Tensor> tensors_without_slices() const {
+    std::map<std::string, CheckpointIndex::Tensor> tensors;
+    for (const TensorSlice& slice : all_) {
+      const auto [place, is_new] =
+          tensors.try_emplace(slice.name, CheckpointIndex::Tensor{slice.dtype, slice.shape, {}});
+      const CheckpointIndex::Tensor& tensor = place->second;
+      if (tensor.dtype != slice.dtype || tensor.shape != slice.shape) {
+        throw InvalidArgument("tensor '" + slice.name + "' was given with two dtypes or shapes");
+      }
+    }
+    return tensors;
+  }
+
+  static void append(const TensorSlice& slice, FileWriter& writer, BlockChecksums& checksums) {
+    const std::int64_t bytes = bytes_of(slice.dtype, slice.count);
+    std::vector<std::byte> copied;
+    for (std::int64_t done = 0; done < bytes; done += kPieceBytes) {
+      const std::size_t size = static_cast<std::size_t>(std::min(kPieceBytes, bytes - done));
+      const std::byte* piece = static_cast<const std::byte*>(slice.data) + done;
+      if (slice.copy_to) {
+        copied.resize(size);
+        slice.copy_to(static_cast<std::size_t>(done), copied);
+        piece = copied.data();
+      }
+      checksums.append(piece, size);
+      writer.append(piece, size);
+    }
+  }
+
+  std::vector<TensorSlice> all_;
+  std::vector<TensorSlice> written_;  // in the file's order
+  std::string header_;
+};
+
+/// The folder of the checkpoint, which the first rank creates in one that it locks.
+class NewCheckpoint::Folder {
+ public:
+  Folder(const std::filesystem::path& folder, FolderLock::Duration patience) {
+    make_folder(folder);
+    lock_.emplace(folder, FolderLock::Kind::Save, patience);
+    remove_leftovers(folder);
+    draft_.emplace(folder);
+    make_folder(draft_->path());
+  }
+
+  /// The hidden name of its folder.
+  std::string name() const { return draft_->path().filename().string(); }
+
+  /// Returns the name that it gets.
+  std::string publish(const CheckpointIndex& index) {
+    for (const CheckpointIndex::File& file : index.files) require_there(file);
+    const std::string text = encode_index(index);
+    if (static_cast<std::int64_t>(text.size()) > kMaxIndexBytes) {
+      throw InvalidArgument("its index has " + std::to_string(text.size()) +
+                            " bytes, more than can be loaded. Save from fewer ranks.");
+    }
+    FileWriter file(draft_->path() / kIndexName, static_cast<std::int64_t>(text.size()));
+    file.append(text.data(), text.size());
+    file.sync();
+    return draft_->publish_as_next_checkpoint();
+  }
+
+ private:
+  /// Checks that a rank's file exists: a rank with another file system has written it elsewhere.
+  void require_there(const CheckpointIndex::File& file) const {
+    const std::filesystem::path path = draft_->path() / file.name;
+    std::error_code error;
+    const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+    if (!error && bytes == static_cast<std::uintmax_t>(file.bytes)) return;
+    throw BackendError(
+        "file '" + path.string() +
+        "' was written but is missing, so the checkpoint is abandoned. Either another program "
+        "removes files there, or the rank that wrote it has another file system under this name.");
+  }
+
+  std::optional<FolderLock> lock_;  // outlives the draft
+  std::optional<Draft> draft_;
+};
+
+struct NewCheckpoint::Parts {
+  std::filesystem::path folder;
+  int keep_last;
+  Ranks ranks;
+  std::string what{};
+  std::optional<Shard> shard{};
+  std::optional<Folder> created{};  // on the first rank
+  std::filesystem::path place{};
+  CheckpointIndex index{};  // of all files
+};
+
+NewCheckpoint::NewCheckpoint(std::filesystem::path folder, const std::vector<TensorSlice>& own,
+                             const nlohmann::json& details, int keep_last, const Ranks& ranks,
+                             const RequireLoadable& require_loadable)
+    : parts_(new Parts{.folder = std::move(folder), .keep_last = keep_last, .ranks = ranks}) {
+  Parts& parts = *parts_;
+  parts.what = "saving a checkpoint into '" + parts.folder.string() + "'";
+  const std::vector<std::string> facts = ranks.run(".begin", parts.what, [&] {
+    std::string own_facts = facts_of(parts.folder, keep_last);
     require_storable(details);
-    shard.emplace(own);
+    parts.shard.emplace(own);
     if (ranks.rank() != 0) return own_facts;
-    created.emplace(folder, ranks.timeout() / 2);
-    return own_facts + '\0' + created->name();
+    parts.created.emplace(parts.folder, ranks.timeout() / 2);
+    return own_facts + '\0' + parts.created->name();
   });
-  const std::filesystem::path place = folder / require_same(facts, ranks);
-
-  const std::vector<std::string> parts = ranks.run(".shards", what, [&] {
-    CheckpointIndex index = shard->write(place / shard_name(ranks.rank()));
+  parts.place = parts.folder / require_same(facts, ranks);
+  parts.index = whole_index(ranks.run(".index", parts.what, [&] {
+    CheckpointIndex index = parts.shard->index(shard_name(ranks.rank()));
     index.details = details;
     return encode_index(index);
-  });
-  const CheckpointIndex index = whole_index(parts);
-  if (require_loadable) ranks.run(".check", what, [&] { require_loadable(index, place); });
+  }));
+  if (!require_loadable) return;
+  ranks.run(".check", parts.what, [&] { require_loadable(parts.index, parts.place); });
+}
 
+NewCheckpoint::~NewCheckpoint() = default;
+NewCheckpoint::NewCheckpoint(NewCheckpoint&&) noexcept = default;
+NewCheckpoint& NewCheckpoint::operator=(NewCheckpoint&&) noexcept = default;
+
+std::filesystem::path NewCheckpoint::write() {
+  auto& [folder, keep_last, ranks, what, shard, created, place, index] = *parts_;
+  const std::vector<std::string> checksums = ranks.run(".shards", what, [&] {
+    const std::string name = shard_name(ranks.rank());
+    const auto file = std::ranges::find(index.files, name, &CheckpointIndex::File::name);
+    return nlohmann::json(shard->write(place / name, file->bytes)).dump();
+  });
+  for (std::size_t i = 0; i < checksums.size(); ++i) {
+    nlohmann::json::parse(checksums[i]).get_to(index.files[i].block_checksums);
+  }
   const std::vector<std::string> names = ranks.run(".publish", what, [&] {
     if (!created) return std::string();
     std::string name = created->publish(index);
@@ -255,6 +282,14 @@ std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
     created.reset();  // releases the folder's lock before any rank returns
   });
   return folder / names[0];
+}
+
+std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
+                                       const std::vector<TensorSlice>& own,
+                                       const nlohmann::json& details, int keep_last,
+                                       const Ranks& ranks,
+                                       const RequireLoadable& require_loadable) {
+  return NewCheckpoint(folder, own, details, keep_last, ranks, require_loadable).write();
 }
 
 }  // namespace kolo::checkpoints

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,26 +34,46 @@ struct TensorSlice {
 using RequireLoadable =
     std::function<void(const CheckpointIndex& index, const std::filesystem::path& path)>;
 
-/// Writes a new checkpoint into `folder`, which it creates if missing and which all ranks must see
-/// under this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. Then
-/// removes checkpoints older than the newest `keep_last`; 0 keeps all. Collective
-/// and blocking; when it returns, everything is on the disk. A crash at any moment leaves
-/// the earlier checkpoints, and this one complete or not at all. If another program is saving into
-/// the folder, waits at most half its timeout, then throws BackendError, which names that program
-/// if possible.
+/// A new checkpoint in `folder`, which it creates if missing and which all ranks must see under this
+/// name: folder/checkpoint-00000007, with index.json and a shard file of each rank. A crash at any
+/// moment leaves the earlier checkpoints, and this one complete or not at all. If another program is
+/// saving into the folder, waits at most half its timeout, then throws BackendError, which names
+/// that program if possible.
 ///
 /// The slices `own` of all ranks together hold each element of every tensor once; at least one rank
 /// names a tensor without elements. They are written straight from their memory. `details` of all
 /// ranks, which must be objects, are merged recursively; if several ranks have a key, the last
 /// rank's value is kept.
 ///
-/// Every rank calls `require_loadable`, if there is one, before the checkpoint gets its name: what
-/// cannot be loaded is not published. Returns that name, on all ranks.
+/// Every rank calls `require_loadable`, if there is one, before anything is written: what cannot be
+/// loaded is not.
 ///
-/// Throws on all ranks, naming rank, tensor or file, and cause: InvalidArgument for slices that
-/// overlap, leave gaps or do not fit their tensor and for details that JSON cannot hold,
-/// MismatchError if ranks disagree about folder, keep_last, dtypes or shapes, BackendError if files
-/// cannot be created or written; the errors of all collectives and of `require_loadable`.
+/// Both functions are collective and blocking, and throw on all ranks, naming rank, tensor or file,
+/// and cause: InvalidArgument for slices that overlap, leave gaps or do not fit their tensor and for
+/// details that JSON cannot hold, MismatchError if ranks disagree about folder, keep_last, dtypes or
+/// shapes, BackendError if files cannot be created or written; the errors of all collectives and of
+/// `require_loadable`.
+class NewCheckpoint {
+ public:
+  NewCheckpoint(std::filesystem::path folder, const std::vector<TensorSlice>& own,
+                const nlohmann::json& details, int keep_last, const Ranks& ranks,
+                const RequireLoadable& require_loadable = {});
+  ~NewCheckpoint();
+  NewCheckpoint(NewCheckpoint&&) noexcept;
+  NewCheckpoint& operator=(NewCheckpoint&&) noexcept;
+
+  /// Writes and publishes it, then removes checkpoints older than the newest `keep_last`; 0 keeps
+  /// all. When it returns its name, everything is on the disk. Any thread, once.
+  std::filesystem::path write();
+
+ private:
+  class Shard;
+  class Folder;
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// The same in one call.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
                                        const std::vector<TensorSlice>& own,
                                        const nlohmann::json& details, int keep_last,

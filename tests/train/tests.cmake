@@ -35,6 +35,7 @@ if(TARGET kolo)
     LIBRARIES kolo_extras)
   kolo_add_mpi_test(train_test
     SOURCES
+      train/checkpoint/background_save_test.cpp
       train/checkpoint/changed_programs_test.cpp
       train/checkpoint/checkpoint_damage.cpp
       train/checkpoint/checkpoint_files_test.cpp

@@ -22,11 +22,15 @@ struct SaveOptions {
   int keep_last = 1;                            ///< keep this many of the newest; 0: all
   const GradScaler* scaler = nullptr;           ///< saves its state too
   std::map<std::string, std::string> extras{};  ///< anything else in UTF-8, such as the epoch
+  /// Returns once this rank has copied its share to memory that it keeps for further saves, and
+  /// writes the files while training goes on. The next save(), load() or join(), or wait_for_save(),
+  /// waits until they are on the disk, and throws what went wrong.
+  bool in_background = false;
 };
 
 /// What DistributedOptimizer::save has written.
 struct Saved {
-  std::filesystem::path path;        ///< the checkpoint
+  std::filesystem::path path;        ///< the checkpoint; empty while it is written in background
   std::vector<std::string> saved{};  ///< the parameters and buffers in it
 };
 

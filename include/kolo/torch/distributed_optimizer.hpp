@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -328,6 +329,12 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// @throws MismatchError on all ranks if the last step, the options now, or `options` differ
   ///   between ranks
   Saved save(const std::filesystem::path& folder, const SaveOptions& options = {});
+
+  /// Waits for a save with SaveOptions::in_background. Collective and blocking. The destructor waits
+  /// too, and logs an error that nobody has asked for.
+  /// @return what it has saved; nothing if there was none since the last wait
+  /// @throws the errors of save() that concern files, and PeerLostError
+  std::optional<Saved> wait_for_save();
 
   /// Resumes from a checkpoint of any world size and shard mode, between steps. Collective and
   /// blocking. Checks names, shapes, dtypes, options and checksums before it changes anything.

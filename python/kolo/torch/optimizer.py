@@ -189,14 +189,22 @@ class _Distributed:
         that joined last."""
         return self._require_engine().join()
 
-    def save(self, folder, keep_last=1, extras=None):
+    def save(self, folder, keep_last=1, extras=None, in_background=False):
         """Writes a checkpoint: parameters, buffers, state and options of the optimizer, and the
         states of random number generators. Programs in C++ load it, too. Collective. Returns a
         dictionary: path, and the names of the saved parameters and buffers.
 
         `keep_last`: keeps this many of the newest; 0: all. `extras`: a dictionary of strings, the
-        same on all ranks."""
-        return self._require_engine().save(os.fspath(folder), keep_last, extras or {})
+        same on all ranks. `in_background`: returns once this rank has copied its share, without a
+        path, and writes the files while training goes on; wait_for_save(), or the next save, load
+        or join, raises what went wrong."""
+        return self._require_engine().save(os.fspath(folder), keep_last, extras or {},
+                                           in_background)
+
+    def wait_for_save(self):
+        """Waits for a save in the background. Returns what save() would, or None if there was none.
+        Collective."""
+        return self._require_engine().wait_for_save()
 
     def load(self, path, strict=True, optimizer_state=True, random_state=True):
         """Resumes from a checkpoint of any number of ranks, any shard mode and either language, or

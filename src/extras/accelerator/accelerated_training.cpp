@@ -336,6 +336,7 @@ void AcceleratedTraining::save_state(const std::filesystem::path& folder, SaveOp
 }
 
 std::optional<Loaded> AcceleratedTraining::load_state(const std::filesystem::path& path) {
+  optimizer_.wait_for_save();
   const std::string name = set_.next_name("load_state");
   if (!has_checkpoint(path, {.name = name + ".find", .process_set = &set_})) return std::nullopt;
   drop_gradients();

@@ -220,6 +220,8 @@ Saved DistributedOptimizer::save(const std::filesystem::path& folder, const Save
   return engine_->save(folder, options);
 }
 
+std::optional<Saved> DistributedOptimizer::wait_for_save() { return engine_->wait_for_save(); }
+
 Loaded DistributedOptimizer::load(const std::filesystem::path& path, const LoadOptions& options) {
   const MarkedSpan span("load " + path.string());
   return engine_->load(path, options);

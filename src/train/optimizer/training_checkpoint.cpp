@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -15,8 +16,8 @@
 #include <c10/util/StringUtil.h>
 #include <nlohmann/json.hpp>
 
+#include "base/log.hpp"
 #include "checkpoint/untrusted_text.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "kolo/torch/grad_scaler.hpp"
@@ -561,6 +562,7 @@ std::vector<NamedValue> facts_of(const SaveOptions& options) {
   std::vector<NamedValue> facts{
       {"GradScaler",
        options.scaler == nullptr ? "none" : train::describe(options.scaler->state()).dump()},
+      {"in_background", options.in_background ? "true" : "false"},
       {"the number of extras", std::to_string(options.extras.size())}};
   for (const auto& [name, value] : options.extras) {
     facts.push_back(
@@ -619,13 +621,58 @@ Saved TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOp
   for (const auto& [parameter, tensor] : training.model.parameters)
     saved.saved.push_back(parameter);
   for (const auto& [buffer, tensor] : training.model.buffers) saved.saved.push_back(buffer);
-  saved.path = checkpoints::write_checkpoint(
-      folder, slices.finish(), details, options.keep_last, ranks,
+  std::vector<checkpoints::TensorSlice> own = slices.finish();
+  if (options.in_background) copy(own);
+  checkpoints::NewCheckpoint checkpoint(
+      folder, own, details, options.keep_last, ranks,
       [&](const checkpoints::CheckpointIndex& index, const std::filesystem::path& path) {
         static_cast<void>(
             require_fit(training, {index, path, parse_training_details(index.details)}, {}));
       });
+  if (!options.in_background) {
+    saved.path = checkpoint.write();
+    return saved;
+  }
+  written_ = saved;
+  writing_ = std::async(std::launch::async, [checkpoint = std::move(checkpoint)]() mutable {
+    return checkpoint.write();
+  });
   return saved;
+}
+
+/// Copies the slices' elements to copy_, and lets them refer to it.
+void TrainingCheckpoint::copy(std::vector<checkpoints::TensorSlice>& slices) {
+  const auto bytes_of = [](const checkpoints::TensorSlice& slice) {
+    return static_cast<std::size_t>(slice.count) * size_of(slice.dtype);
+  };
+  std::size_t bytes = 0;
+  for (const checkpoints::TensorSlice& slice : slices) bytes += bytes_of(slice);
+  copy_.resize(bytes);
+  std::byte* place = copy_.data();
+  for (checkpoints::TensorSlice& slice : slices) {
+    if (slice.copy_to) {
+      std::exchange(slice.copy_to, nullptr)(0, {place, bytes_of(slice)});
+    } else if (slice.count > 0) {
+      std::memcpy(place, slice.data, bytes_of(slice));
+    }
+    slice.data = place;
+    place += bytes_of(slice);
+  }
+}
+
+std::optional<Saved> TrainingCheckpoint::wait() {
+  if (!writing_.valid()) return {};
+  Saved saved = std::move(written_);
+  saved.path = writing_.get();
+  return saved;
+}
+
+TrainingCheckpoint::~TrainingCheckpoint() {
+  try {
+    static_cast<void>(wait());
+  } catch (const std::exception& error) {
+    KOLO_LOG(Warn) << "DistributedOptimizer: a save in the background failed: " << error.what();
+  }
 }
 
 Loaded TrainingCheckpoint::load(const std::filesystem::path& path, const LoadOptions& options) {

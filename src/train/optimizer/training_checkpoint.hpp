@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "checkpoint/ranks.hpp"
+#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/agreement.hpp"
 #include "kolo/torch/checkpoint.hpp"
 #include "train/checkpoint/saved_state.hpp"
@@ -59,8 +63,14 @@ class TrainingCheckpoint {
  public:
   TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
                      ModelSource model);
+  ~TrainingCheckpoint();
+  TrainingCheckpoint(const TrainingCheckpoint&) = delete;  // a thread may write its copy
+  TrainingCheckpoint& operator=(const TrainingCheckpoint&) = delete;
 
+  /// With options.in_background, wait() has been called since the last such save.
   Saved save(const std::filesystem::path& folder, const SaveOptions& options);
+  /// Waits for a save in the background, and throws its error. Returns nothing if there was none.
+  std::optional<Saved> wait();
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
 
@@ -80,12 +90,16 @@ class TrainingCheckpoint {
   TrainingView::Residuals residuals(const CurrentNames& names) const;
   nlohmann::json layout(const CurrentNames& names) const;
   void follow_layout(const TrainingDetails& details);
+  void copy(std::vector<checkpoints::TensorSlice>& slices);
 
   TrainingContext& context_;
   GradientReducers& reducers_;
   OptionSync& option_sync_;
   const ModelSource model_;
-  std::int64_t operations_ = 0;  // so far; a suffix of operations' names
+  std::int64_t operations_ = 0;                 // so far; a suffix of operations' names
+  std::vector<std::byte> copy_;                 // this rank's share, for a save in the background
+  Saved written_;                               // there, without its path
+  std::future<std::filesystem::path> writing_;  // the last member: its thread reads the copy
 };
 
 }  // namespace kolo::train

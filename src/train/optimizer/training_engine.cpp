@@ -475,7 +475,8 @@ int TrainingEngine::join() {
         "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
         "Give all ranks equally many steps.");
   }
-  add_new();  // as ranks that do not join yet
+  checkpoint_.wait();  // it needs all ranks
+  add_new();           // as ranks that do not join yet
   const int last = protocol_->join();
   comparison_.restart();
   normalization_.forget_reference();
@@ -525,6 +526,7 @@ void TrainingEngine::check_replicas() {
 
 Saved TrainingEngine::save(const std::filesystem::path& folder, const SaveOptions& options) {
   require(Call::Save);
+  checkpoint_.wait();
   merge_options();
   local_.is_on() ? average_parameters() : comparison_.compare_last_and_next();
   comparison_.warn_of_skipped_batches(discards_ - discards_before_join_);
@@ -534,6 +536,7 @@ Saved TrainingEngine::save(const std::filesystem::path& folder, const SaveOption
 Loaded TrainingEngine::load(const std::filesystem::path& path, const LoadOptions& options) {
   const OrdinaryTensors ordinary;
   require(Call::Load);
+  checkpoint_.wait();
   add_new();
   merge_options();
   for (GatheredUnits* const units : reducers_.units()) units->release_all();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,7 @@ class TrainingEngine {
   void rescale(double factor) { reducers_.rescale_residuals(factor); }
 
   Saved save(const std::filesystem::path& folder, const SaveOptions& options);
+  std::optional<Saved> wait_for_save() { return checkpoint_.wait(); }
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
   void save(torch::serialize::OutputArchive& archive) const;

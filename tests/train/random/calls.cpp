@@ -705,17 +705,22 @@ std::string file_of(int folder, int optimizer) {
 }
 
 struct Save final : Call {
-  explicit Save(int place) : folder(place) {}
+  Save(int place, bool in_background) : folder(place), is_in_background(in_background) {}
   int folder;
+  bool is_in_background;
 
   static CallPtr draw(const Draw& draw) {
-    return std::make_shared<Save>(draw.random.between(0, 1));
+    const int drawn = draw.random.between(0, 3);
+    return std::make_shared<Save>(drawn % 2, drawn >= 2);
   }
-  std::string text() const override { return "save(" + file_of(folder, 0) + ")"; }
+  std::string text() const override {
+    return "save(" + file_of(folder, 0) + (is_in_background ? ", {.in_background = true})" : ")");
+  }
   Expected in_one_process(Reference& reference) const override { return reference.save(folder); }
   void on_rank(Rank& rank, const Expected&) const override {
     for (int o = 0; o < rank.optimizers(); ++o) {
-      SaveOptions options{.extras = {{"number", std::to_string(folder)}}};
+      SaveOptions options{.extras = {{"number", std::to_string(folder)}},
+                          .in_background = is_in_background};
       if (rank.plan().is_accelerated) {
         rank.accelerator().save_state(rank.path(file_of(folder, o)), options);
         continue;
@@ -747,6 +752,7 @@ struct Load final : Call {
     const c10::InferenceMode inference(is_in_inference);
     for (int o = 0; o < rank.optimizers(); ++o) {
       const std::filesystem::path path = rank.path(file_of(folder, o));
+      rank.optimizer(o).wait_for_save();
       if (expected.returns() && !has_checkpoint(path)) {
         throw std::runtime_error("no checkpoint " + path.string());
       }
@@ -1097,7 +1103,7 @@ std::vector<CallPtr> ending(const Plan& plan, bool is_last) {
   }
   calls.push_back(std::make_shared<JoinRest>());
   calls.push_back(std::make_shared<Compare>());
-  if (!is_last) calls.push_back(std::make_shared<Save>(kEnd));
+  if (!is_last) calls.push_back(std::make_shared<Save>(kEnd, false));
   return calls;
 }
 
