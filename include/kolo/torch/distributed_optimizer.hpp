@@ -315,7 +315,7 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   /// are not saved, even in the middle of accumulation. With local_sgd, between averages, it
   /// averages the parameters first; optimizer state differs between ranks, and each rank writes its
   /// share from its own; state that some ranks lack is that of the last one that has it. Ranks
-  /// check that load() will take what they have written. When save() returns, the checkpoint is on
+  /// check that load() will take it before they write. When save() returns, the checkpoint is on
   /// the disk: a folder of safetensors files with index.json. A crash at any moment leaves earlier
   /// checkpoints intact. The umask determines who may read the files. If another program saves to
   /// or loads from `folder`, save() waits for it, at most half of KOLO_TIMEOUT.
