@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
+#include <type_traits>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -9,15 +11,15 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
-#include <torch/serialize/input-archive.h>
-#include <torch/serialize/output-archive.h>
+
+#include "extras/archived_fields.hpp"
 
 namespace kolo {
 namespace {
 
-/// Visits the members of options and states, whose names are those of torch.
 template <class Options, class Visit>
-void visit_options(Options& options, const Visit& visit) {
+  requires std::same_as<std::remove_const_t<Options>, MuonOptions>
+void visit_fields(Options& options, const Visit& visit) {
   visit("lr", options.lr());
   visit("weight_decay", options.weight_decay());
   visit("orthogonalizes", options.orthogonalizes());
@@ -29,31 +31,13 @@ void visit_options(Options& options, const Visit& visit) {
   visit("eps", options.eps());
 }
 template <class State, class Visit>
-void visit_state(State& state, const Visit& visit) {
+  requires std::same_as<std::remove_const_t<State>, MuonParamState>
+void visit_fields(State& state, const Visit& visit) {
   visit("momentum_buffer", state.momentum_buffer());
   visit("step", state.step());
   visit("exp_avg", state.exp_avg());
   visit("exp_avg_sq", state.exp_avg_sq());
 }
-
-struct Writer {
-  torch::serialize::OutputArchive& archive;
-  void operator()(const char* name, const at::Tensor& value) const {
-    if (value.defined()) archive.write(name, c10::IValue(value));
-  }
-  template <class Value>
-  void operator()(const char* name, const Value& value) const {
-    archive.write(name, c10::IValue(value));
-  }
-};
-struct Reader {
-  torch::serialize::InputArchive& archive;
-  template <class Value>
-  void operator()(const char* name, Value& value) const {
-    c10::IValue read;
-    if (archive.try_read(name, read)) value = read.to<Value>();
-  }
-};
 
 // The quintic iteration of the authors: fast, and singular values end near 1, not at it.
 constexpr double kA = 3.4445;
@@ -100,16 +84,16 @@ void check(const MuonOptions& options) {
 }  // namespace
 
 void MuonOptions::serialize(torch::serialize::InputArchive& archive) {
-  visit_options(*this, Reader{archive});
+  visit_fields(*this, extras::FieldReader{archive});
 }
 void MuonOptions::serialize(torch::serialize::OutputArchive& archive) const {
-  visit_options(*this, Writer{archive});
+  visit_fields(*this, extras::FieldWriter{archive});
 }
 void MuonParamState::serialize(torch::serialize::InputArchive& archive) {
-  visit_state(*this, Reader{archive});
+  visit_fields(*this, extras::FieldReader{archive});
 }
 void MuonParamState::serialize(torch::serialize::OutputArchive& archive) const {
-  visit_state(*this, Writer{archive});
+  visit_fields(*this, extras::FieldWriter{archive});
 }
 
 Muon::Muon(const std::vector<torch::optim::OptimizerParamGroup>& groups,

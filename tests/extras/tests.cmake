@@ -2,6 +2,7 @@ if(TARGET kolo)
   kolo_add_test(progress_bar_test SOURCES extras/accelerator/progress_bar_test.cpp
     LIBRARIES kolo_extras
     ONE_THREAD)
+  kolo_add_test(own_optimizers_test SOURCES extras/own_optimizers_test.cpp LIBRARIES kolo_extras)
   kolo_add_mpi_test(accelerator_test
     SOURCES
       extras/accelerator/accelerator_batches_test.cpp

@@ -2,6 +2,7 @@
 
 /// All extras. Programs link kolo::extras.
 #include "kolo/extras/accelerator.hpp"
+#include "kolo/extras/adamw_8bit.hpp"
 #include "kolo/extras/batches.hpp"
 #include "kolo/extras/distributed_sampler.hpp"
 #include "kolo/extras/gather_for_metrics.hpp"

@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "kolo/error.hpp"
+#include "kolo/extras/adamw_8bit.hpp"
 #include "kolo/extras/muon.hpp"
 #include "kolo/torch/tensor_needs.hpp"
 #include "support/errors.hpp"
@@ -287,6 +288,50 @@ TEST_F(TensorNeedsTest, AClassThatSaysWhatItNeeds_IsNotProbed) {
   Counting<Elementwise> pieces(other->parameters());
   DistributedOptimizer of_pieces(pieces, *other, with(Shard::Gradients));
   EXPECT_EQ(pieces.steps, 0);
+}
+
+/// Large enough for state of 8 bits.
+struct Wide {
+  explicit Wide(Shard shard)
+      : model((torch::manual_seed(3), torch::nn::Linear(90, 60)), torch::nn::Linear(60, 3)),
+        inner(model->parameters(), AdamW8bitOptions(1e-2)),
+        optimizer(inner, *model, with(shard)) {}
+  void run(int rank, int begin, int end) {
+    for (int step = begin; step < end; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, 2 * rank, 2, 90, torch::kFloat32)).backward();
+      optimizer.step();
+    }
+  }
+  at::Tensor parameters() {
+    at::Tensor all;
+    optimizer.full_parameters([&] { all = flat(*model); });
+    return all;
+  }
+
+  torch::nn::Sequential model;
+  AdamW8bit inner;
+  DistributedOptimizer optimizer;
+};
+
+class WideTest : public training_checkpoint_test::CheckpointTest {};
+
+TEST_F(WideTest, BlocksOf8Bits_AreTheSameInAllModes_AndInCheckpoints) {
+  Wide whole(Shard::None);
+  whole.run(rank(), 0, 4);
+  const std::vector<Shard> modes = all_modes();
+  for (std::size_t i = 0; i < modes.size(); ++i) {
+    const auto folder = folder_ / std::to_string(i);
+    {
+      Wide first(modes[i]);
+      first.run(rank(), 0, 2);
+      first.optimizer.save(folder);
+    }
+    Wide second(modes[(i + 1) % modes.size()]);
+    second.optimizer.load(folder);
+    second.run(rank(), 2, 4);
+    expect_alike(second.parameters(), whole.parameters(), name_of(modes[i]).data());
+  }
 }
 
 TEST_F(TensorNeedsTest, AProbe_LeavesNeitherStateNorRandomNumbers) {

@@ -1,0 +1,170 @@
+#include "kolo/extras/adamw_8bit.hpp"
+
+#include <cmath>
+#include <concepts>
+#include <type_traits>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include "extras/archived_fields.hpp"
+
+namespace kolo {
+namespace {
+
+constexpr std::int64_t kBlock = 256;
+constexpr std::int64_t kLeast = 4096;  // elements with state of 8 bits
+
+template <class Options, class Visit>
+  requires std::same_as<std::remove_const_t<Options>, AdamW8bitOptions>
+void visit_fields(Options& options, const Visit& visit) {
+  visit("lr", options.lr());
+  visit("betas", options.betas());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+}
+template <class State, class Visit>
+  requires std::same_as<std::remove_const_t<State>, AdamW8bitParamState>
+void visit_fields(State& state, const Visit& visit) {
+  visit("step", state.step());
+  visit("exp_avg", state.exp_avg());
+  visit("exp_avg_sq", state.exp_avg_sq());
+  visit("exp_avg_max", state.exp_avg_max());
+  visit("exp_avg_sq_max", state.exp_avg_sq_max());
+}
+
+/// An element is the `root`-th root of its share of the block's greatest, times `most`: small values
+/// get most of the steps, since Adam divides by them. With these roots a square that becomes 0 has a
+/// mean that becomes 0.
+struct Code {
+  at::ScalarType type;
+  double most;
+  double root;
+};
+constexpr Code kMean{at::kChar, 127.0, 2.0};
+constexpr Code kSquare{at::kByte, 255.0, 4.0};
+
+/// [blocks, kBlock], the last one filled up with zeros.
+at::Tensor in_blocks(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.reshape({-1});
+  const std::int64_t rest = (kBlock - flat.numel() % kBlock) % kBlock;
+  return (rest == 0 ? flat : at::constant_pad_nd(flat, {0, rest})).view({-1, kBlock});
+}
+
+at::Tensor decoded(const at::Tensor& codes, const at::Tensor& greatest, const Code& code) {
+  const at::Tensor share = in_blocks(codes).to(at::kFloat) / code.most;
+  const at::Tensor values = share.abs().pow(code.root) * share.sign() * greatest.unsqueeze(1);
+  return values.view({-1}).narrow(0, 0, codes.numel()).view(codes.sizes());
+}
+
+void encode(const at::Tensor& values, const Code& code, at::Tensor& codes, at::Tensor& greatest) {
+  const at::Tensor blocks = in_blocks(values);
+  greatest = blocks.abs().amax(1);
+  const at::Tensor share = blocks / greatest.unsqueeze(1).clamp_min(1e-38);
+  const at::Tensor roots = share.abs().pow(1.0 / code.root) * share.sign();
+  codes = (roots * code.most)
+              .round()
+              .to(code.type)
+              .view({-1})
+              .narrow(0, 0, values.numel())
+              .view(values.sizes())
+              .clone();
+}
+
+void check(const AdamW8bitOptions& options) {
+  const auto [beta1, beta2] = options.betas();
+  TORCH_CHECK(options.lr() >= 0.0, "AdamW8bit: lr is ", options.lr(), ", it must be 0 or more");
+  TORCH_CHECK(options.weight_decay() >= 0.0, "AdamW8bit: weight_decay is ", options.weight_decay(),
+              ", it must be 0 or more");
+  TORCH_CHECK(beta1 >= 0.0 && beta1 < 1.0 && beta2 >= 0.0 && beta2 < 1.0, "AdamW8bit: betas are ",
+              beta1, " and ", beta2, ", they must be in [0, 1)");
+  TORCH_CHECK(options.eps() >= 0.0, "AdamW8bit: eps is ", options.eps(), ", it must be 0 or more");
+}
+
+void step_parameter(at::Tensor& parameter, AdamW8bitParamState& state,
+                    const AdamW8bitOptions& options) {
+  const bool is_coded = parameter.numel() >= kLeast;
+  if (!state.exp_avg().defined()) {
+    state.exp_avg(is_coded ? at::zeros_like(parameter, at::kChar) : at::zeros_like(parameter));
+    state.exp_avg_sq(is_coded ? at::zeros_like(parameter, at::kByte) : at::zeros_like(parameter));
+    if (is_coded) {
+      const std::int64_t blocks = (parameter.numel() + kBlock - 1) / kBlock;
+      state.exp_avg_max(at::zeros({blocks}, parameter.options().dtype(at::kFloat)));
+      state.exp_avg_sq_max(at::zeros({blocks}, parameter.options().dtype(at::kFloat)));
+    }
+  }
+  state.step(state.step() + 1);
+  const auto [beta1, beta2] = options.betas();
+  const auto steps = static_cast<double>(state.step());
+  at::Tensor mean = state.exp_avg();
+  at::Tensor square = state.exp_avg_sq();
+  if (is_coded) {
+    mean = decoded(mean, state.exp_avg_max(), kMean);
+    square = decoded(square, state.exp_avg_sq_max(), kSquare);
+  }
+  const at::Tensor gradient = parameter.grad().to(mean.scalar_type());
+  mean.lerp_(gradient, 1.0 - beta1);
+  square.mul_(beta2).addcmul_(gradient, gradient, 1.0 - beta2);
+  const double correction = std::sqrt(1.0 - std::pow(beta2, steps));
+  const at::Tensor scale = (square.sqrt() / correction).add_(options.eps());
+  parameter.mul_(1.0 - options.lr() * options.weight_decay());
+  parameter.sub_((mean / scale).mul_(options.lr() / (1.0 - std::pow(beta1, steps))));
+  if (!is_coded) return;
+  encode(mean, kMean, state.exp_avg(), state.exp_avg_max());
+  encode(square, kSquare, state.exp_avg_sq(), state.exp_avg_sq_max());
+}
+
+}  // namespace
+
+void AdamW8bitOptions::serialize(torch::serialize::InputArchive& archive) {
+  visit_fields(*this, extras::FieldReader{archive});
+}
+void AdamW8bitOptions::serialize(torch::serialize::OutputArchive& archive) const {
+  visit_fields(*this, extras::FieldWriter{archive});
+}
+void AdamW8bitParamState::serialize(torch::serialize::InputArchive& archive) {
+  visit_fields(*this, extras::FieldReader{archive});
+}
+void AdamW8bitParamState::serialize(torch::serialize::OutputArchive& archive) const {
+  visit_fields(*this, extras::FieldWriter{archive});
+}
+
+AdamW8bit::AdamW8bit(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     const AdamW8bitOptions& defaults)
+    : Optimizer(groups, std::make_unique<AdamW8bitOptions>(defaults)) {
+  for (auto& group : param_groups()) check(static_cast<const AdamW8bitOptions&>(group.options()));
+}
+
+at::Tensor AdamW8bit::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& group : param_groups()) {
+    const auto& options = static_cast<const AdamW8bitOptions&>(group.options());
+    for (at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      TORCH_CHECK(!parameter.grad().is_sparse() && !parameter.is_complex(),
+                  "AdamW8bit takes neither sparse gradients nor complex parameters");
+      auto& state = this->state()[parameter.unsafeGetTensorImpl()];
+      if (state == nullptr) state = std::make_unique<AdamW8bitParamState>();
+      step_parameter(parameter, static_cast<AdamW8bitParamState&>(*state), options);
+    }
+  }
+  return loss;
+}
+
+void AdamW8bit::save(torch::serialize::OutputArchive& archive) const {
+  torch::optim::serialize<AdamW8bitParamState, AdamW8bitOptions>(archive, *this);
+}
+void AdamW8bit::load(torch::serialize::InputArchive& archive) {
+  torch::optim::serialize<AdamW8bitParamState, AdamW8bitOptions>(archive, *this);
+}
+
+}  // namespace kolo
