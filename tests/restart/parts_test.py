@@ -1,14 +1,11 @@
-"""Tests the parts of kolo-restart that decide: what it reads from mpirun's messages, hosts, the
-command line, and the plan of the next attempt.
+"""Tests what kolo-restart reads from mpirun's messages and of hosts.
 
     parts_test.py <kolo-restart>
 """
 
 import argparse
-import contextlib
 import importlib.machinery
 import importlib.util
-import io
 import pathlib
 import sys
 import tempfile
@@ -133,122 +130,6 @@ class Hosts(unittest.TestCase):
                 ("127.0.0.1", "here.cluster", True), ("a", "b", False), ("a", "aa", False),
                 ("10.0.0.1", "10.0.0.2", False), ("localhost", "a", False)):
             self.assertEqual(restart.is_same_host(listed, reported, "here.cluster"), is_same)
-
-
-class Options(unittest.TestCase):
-    def error(self, *arguments):
-        text = io.StringIO()
-        with contextlib.redirect_stderr(text), self.assertRaises(SystemExit) as context:
-            restart.parse_options(list(arguments))
-        self.assertEqual(context.exception.code, 2)
-        return text.getvalue()
-
-    def test_defaults(self):
-        options = restart.parse_options(["-np", "4", "--", "./train"])
-        self.assertEqual((options.np, options.min_np, options.max_restarts, options.hosts),
-                         (4, 4, 3, {}))
-        self.assertEqual((options.backoff, options.program), (1, ["./train"]))
-
-    def test_program_and_its_arguments_are_not_touched(self):
-        words = ["./my train", "--np", "-np", "--", "", "--help", "a  b"]
-        for flag in ("-np", "--np", "-n"):
-            options = restart.parse_options([flag, "2", "--", *words])
-            self.assertEqual((options.np, options.program), (2, words))
-
-    def test_times(self):
-        options = restart.parse_options(["-n", "1", "--backoff", "250ms", "--grace", "2m",
-                                         "--probe-timeout", "5s", "--", "x"])
-        self.assertEqual((options.backoff, options.grace, options.probe_timeout), (0.25, 120, 5))
-        for time in ("3", "-1s", "2d", "25h", "1e99s", ""):
-            self.assertIn("--backoff", self.error("-np", "1", "--backoff", time, "--", "x"))
-
-    def test_mpirun_is_split_into_words(self):
-        options = restart.parse_options(["-np", "1", "--mpirun", "mpirun  -x 'A=b c'", "--", "x"])
-        self.assertEqual(options.mpirun, ["mpirun", "-x", "A=b c"])
-
-    def test_what_is_wrong_is_named(self):
-        for words, text in (
-                ("-- x", "are required: --np"), ("-np 0 -- x", "--np"),
-                ("-np 2 --min-np 3 -- x", "--min-np 3 is more than -np 2"),
-                ("-np 2 --min-np 0 -- x", "--min-np"),
-                ("-np 2 --max-restarts -1 -- x", "--max-restarts"),
-                ("-np 2", "no PROGRAM: it stands behind --"),
-                ("-np 2 --", "no PROGRAM: it stands behind --"),
-                ("-np 2 x", "unrecognized arguments: x"),
-                ("-np 4 --host a:2,b -- x", "-np 4 is more than the slots of a:2,b:1"),
-                ("-np 1 --host a --hostfile b -- x", "--hostfile"),
-                ("-np 1 --host a:x -- x", "--host: 'a:x' has no number of slots"),
-                ("-np 3 --hostfile /no/file -- x", "--hostfile: /no/file: cannot be read")):
-            self.assertIn(text, self.error(*words.split()))
-        for command, text in (("", "is not a command"), (" ", "is not a command"),
-                              ("mpirun 'x", "is not a command"),
-                              ("mpirun --enable-recovery",
-                               "does not tell that a rank has failed")):
-            self.assertIn(text, self.error("-np", "1", "--mpirun", command, "--", "x"))
-
-    def test_program_is_a_path_or_in_path(self):
-        self.assertIsNone(restart.problem_with_program("sh"))
-        self.assertIsNone(restart.problem_with_program("/bin/sh"))
-        for name in ("/bin", "/no/such/program", "kolo-no-such-program", ""):
-            self.assertEqual(restart.problem_with_program(name), f"cannot find the program {name}")
-        with tempfile.NamedTemporaryFile() as file:
-            self.assertIn("it is not executable (chmod +x)",
-                          restart.problem_with_program(file.name))
-
-
-class Plans(unittest.TestCase):
-    HOSTS = {"a": 2, "b": 2, "c": 1}
-
-    def plan(self, min_ranks, host_failures=2, hosts=None):
-        return restart.Plan(self.HOSTS if hosts is None else hosts, 5, min_ranks, host_failures)
-
-    def test_ranks_stay_without_hosts(self):
-        plan = self.plan(2, hosts={})
-        for _ in range(5):
-            self.assertIsNone(plan.note_failure("b", "b"))
-            self.assertEqual(plan.next([]), (5, {}))
-
-    def test_hosts_that_do_not_answer_are_left_out_until_they_do(self):
-        plan = self.plan(2)
-        self.assertEqual(plan.next("ac"), (3, {"a": 2, "c": 1}))
-        self.assertEqual(plan.next("b"), (2, {"b": 2}))
-        self.assertEqual(plan.next(""), (0, {}))
-        self.assertEqual(plan.next("abc"), (5, self.HOSTS))
-
-    def test_spare_slots_keep_the_number_of_ranks(self):
-        plan = restart.Plan(self.HOSTS, 3, 3, 2)
-        self.assertEqual(plan.next("ac"), (3, {"a": 2, "c": 1}))
-
-    def test_host_that_fails_in_a_row_is_given_up(self):
-        plan = self.plan(2)
-        self.assertIsNone(plan.note_failure("b", "a"))
-        self.assertEqual(plan.note_failure("b.cluster", "a"), "b")
-        self.assertEqual(plan.next("ac"), (3, {"a": 2, "c": 1}))
-        self.assertIsNone(plan.note_failure("b", "a"))  # already given up
-        self.assertIsNone(plan.note_failure("c", "a"))
-        self.assertEqual(plan.note_failure("c", "a"), "c")
-
-    def test_failures_that_are_not_in_a_row_give_no_host_up(self):
-        plan = self.plan(1)
-        for node in ("a", "b", "a", None, "a", "unknown", "a", "c"):
-            self.assertIsNone(plan.note_failure(node, "here"), node)
-        self.assertEqual(plan.hosts, self.HOSTS)
-        for _ in range(3):
-            self.assertIsNone(plan.note_failure(None, "here"))
-
-    def test_host_without_which_too_few_ranks_are_left_is_kept(self):
-        plan = self.plan(4, host_failures=1)
-        self.assertIsNone(plan.note_failure("a", "here"))
-        self.assertEqual(plan.note_failure("c", "here"), "c")
-        self.assertIsNone(plan.note_failure("b", "here"))
-        self.assertEqual(plan.hosts, {"a": 2, "b": 2})
-        alone = self.plan(1, host_failures=1, hosts={"localhost": 2})
-        self.assertIsNone(alone.note_failure("here", "here"))
-
-    def test_pause_doubles_up_to_a_minute(self):
-        for number, first_s, pause_s in ((1, 1, 1), (2, 1, 2), (6, 1, 32), (7, 1, 60),
-                                         (1_000_000, 1, 60), (3, 90, 90), (1_000_000, 0, 0)):
-            self.assertEqual(restart.pause_before(number, first_s), pause_s)
 
 
 if __name__ == "__main__":

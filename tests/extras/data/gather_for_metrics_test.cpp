@@ -27,17 +27,6 @@ class GatherForMetricsTest : public TrainingTest {
   }
 };
 
-TEST_F(GatherForMetricsTest, NineSamples_AreNineRows) {
-  DistributedSampler sampler(9, {.shuffle = false});
-  std::vector<at::Tensor> gathered;
-  const auto loader = torch::data::make_data_loader(NumberedData(9), sampler, 5);
-  for (const auto& batch : *loader) {
-    sampler.consume();
-    gathered.push_back(gather_for_metrics(numbers_of(batch), sampler));
-  }
-  expect_equal(torch::cat(gathered), torch::arange(9));
-}
-
 TEST_F(GatherForMetricsTest, Rows_AreInTheOrderOfTheEpochWithoutPadding) {
   for (std::size_t samples = 1; samples <= 13; ++samples) {
     DistributedSampler sampler(samples, {.seed = 3});

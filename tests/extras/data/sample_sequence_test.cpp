@@ -1,12 +1,10 @@
 #include "extras/data/sample_sequence.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -143,25 +141,6 @@ TEST(SampleSequenceTest, Resumed_SeesWhatIsLeftAtAnyNumberOfRanks) {
         resumed.begin();
         EXPECT_EQ(resumed.rest(2), padded(order(kSamples, 1), after));
       }
-    }
-  }
-}
-
-TEST(SampleSequenceTest, ResumedWithTheSameGlobalBatch_HasTheSameBatches) {
-  constexpr std::size_t kSamples = 40;
-  constexpr std::size_t kGlobalBatch = 12;
-  std::vector<Samples> expected;
-  Ranks uninterrupted(kSamples, 1);
-  while (const auto batch = uninterrupted.step(kGlobalBatch)) expected.push_back(*batch);
-  for (const int before : {2, 3, 4, 6}) {
-    for (const int after : {1, 2, 4}) {
-      std::vector<Samples> batches;
-      Ranks killed(kSamples, before);
-      batches.push_back(*killed.step(kGlobalBatch / static_cast<std::size_t>(before)));
-      Ranks resumed(kSamples, after, killed.state());
-      const std::size_t batch = kGlobalBatch / static_cast<std::size_t>(after);
-      while (const auto together = resumed.step(batch)) batches.push_back(*together);
-      EXPECT_EQ(batches, expected) << before << " ranks, then " << after;
     }
   }
 }

@@ -1,12 +1,10 @@
 // Training with SyncBatchNorm gives the same results as one process with the rows of all ranks.
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "extras/modules/joined_batches.hpp"
 #include "kolo/extras/sync_batch_norm.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
-#include "kolo/torch/parameter_sync.hpp"
 #include "support/mpi/variants.hpp"
 #include "train/sharding.hpp"
 
@@ -101,17 +99,6 @@ TEST_F(SyncBatchNormTrainingTest, UnitsOfOneModule_AreGatheredBetweenItsCollecti
         return module.children().empty();
       };
     });
-  }
-}
-
-TEST_F(SyncBatchNormTrainingTest, ProcessSets_TrainApart) {
-  if (size() < 2) GTEST_SKIP() << "two sets need two ranks";
-  std::vector<int> members[2];
-  for (int other = 0; other < size(); ++other) members[other % 2].push_back(other);
-  ProcessSet& even = runtime_.add_process_set(members[0]);
-  ProcessSet& odd = runtime_.add_process_set(members[1]);
-  for (const Shard shard : {Shard::None, Shard::Full}) {
-    check(shard, Rows::Uneven, rank() % 2 == 0 ? even : odd);
   }
 }
 

@@ -401,21 +401,6 @@ TEST_P(InsightTest, MetricsFileHasTheLastValues) {
   }
 }
 
-TEST(InsightErrorTest, MetricsFunctionIsCalledUntilTheEnd) {
-  std::uint64_t sums = 0;
-  run_runtimes(1, [&](Runtime& runtime) {
-    start_metrics(1h, [&](const Metrics& metrics) { sums = count_of(metrics, "allreduce").ended; });
-    for (int i = 0; i < 5; ++i) sum(runtime, "x");
-  });
-  EXPECT_EQ(sums, 5U);
-}
-
-TEST(InsightErrorTest, MetricsFileThatCannotBeWrittenDoesNotStopTheRun) {
-  Setting setting{.size = 1};
-  setting.config.metrics = "/proc/none/of/this";
-  run_runtimes(setting, [](Runtime& runtime) { sum(runtime, "x"); });
-}
-
 TEST(InsightErrorTest, FoldersThatCannotBeWritten) {
   run_runtimes(1, [](Runtime&) {
     const std::string text =
