@@ -22,6 +22,10 @@ inline std::chrono::nanoseconds spin_of(const Config& config, const comm::Topolo
              : spin;
 }
 
+/// How long a rank spins for an operation on its GPU, from which the GPU may be waiting for work. A
+/// sleep takes longer than all else that a launch needs.
+constexpr std::chrono::nanoseconds kLaunchSpin = std::chrono::milliseconds(1);
+
 /// Polling with increasing pauses, for events that cannot wake the thread: it spins for a few
 /// microseconds, then yields, then sleeps longer and longer. Waking up from a sleep costs tens of
 /// microseconds; spinning takes a core from other threads. Sleeps beyond a millisecond stay a small
@@ -44,11 +48,14 @@ class Backoff {
 
   /// How long to sleep before polling again; zero: immediately. Yields when spinning has ended
   /// but sleeping has not begun.
-  Duration next_pause() {
+  ///
+  /// @param spin how long it spins at least
+  Duration next_pause(Duration spin = Duration{0}) {
     const auto now = std::chrono::steady_clock::now();
     if (began_ == std::chrono::steady_clock::time_point{}) began_ = now;
-    if (now - began_ < spin_) return Duration{0};
-    if (now - began_ < spin_ + kYieldTime) {
+    spin = std::max(spin, spin_);
+    if (now - began_ < spin) return Duration{0};
+    if (now - began_ < spin + kYieldTime) {
       std::this_thread::yield();
       return Duration{0};
     }

@@ -86,7 +86,8 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       order_(parts.order),
       progress_thread_(
           {.try_progress = [this] { return try_progress(); },
-           .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; }}) {
+           .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; },
+           .spin = [this] { return launch_spin(); }}) {
   recorder().name_set(number_, data_.name);
 }
 
@@ -158,14 +159,23 @@ void Engine::submit(std::shared_ptr<Operation> operation) {
 
 void Engine::enqueue(std::shared_ptr<Operation> operation) {
   begin_course(*operation);
-  DeviceRunner* const gpu = executor_.device_runner();
-  if (gpu == nullptr || operation->request.device != DeviceKind::Cuda || operation->is_message()) {
+  if (!is_on_gpu(*operation)) {
     queue_.submit(std::move(operation));
     return;
   }
   const Lock lock(lining_up_);
-  gpu->line_up(*operation);
+  executor_.device_runner()->line_up(*operation);
   queue_.submit(std::move(operation));
+  ++on_gpu_;
+}
+
+bool Engine::is_on_gpu(const Operation& operation) const {
+  return executor_.device_runner() != nullptr && operation.request.device == DeviceKind::Cuda &&
+         !operation.is_message();
+}
+
+std::chrono::nanoseconds Engine::launch_spin() const {
+  return spin_.count() > 0 && on_gpu_ > 0 ? kLaunchSpin : std::chrono::nanoseconds{0};
 }
 
 void Engine::run(const std::shared_ptr<Operation>& operation) {
@@ -252,7 +262,7 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
     if (is_bounded && Clock::now() >= until) break;
     if (has_progressed) {
       backoff.reset();
-    } else if (const auto pause = backoff.next_pause(); pause.count() > 0) {
+    } else if (const auto pause = backoff.next_pause(launch_spin()); pause.count() > 0) {
       // Another thread may make the progress that completes the operation.
       const Lock lock(waiters_.mutex);
       waiters_.operation_is_done.wait_for(waiters_.mutex, pause, is_done);
@@ -625,6 +635,7 @@ void Engine::release(const std::string& why) {
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
   if (operation->role == OperationRole::StandIn) return;  // no thread waits for it
   queue_.release(*operation);
+  if (is_on_gpu(*operation)) --on_gpu_;
   operation->device.turn.reset();
   operation->error = std::move(error);
   operation->ended = Clock::now();

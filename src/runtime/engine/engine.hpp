@@ -180,6 +180,9 @@ class Engine {
   void require_creator_process() const;
   bool wait(Operation& operation, Clock::time_point until, insight::Event::Time since);
   void enqueue(std::shared_ptr<Operation> operation);
+  bool is_on_gpu(const Operation& operation) const;
+  /// How long threads spin for operations on GPUs; 0 where ranks share cores.
+  std::chrono::nanoseconds launch_spin() const;
   void announce_wait(Operation& operation);
   /// A step costs as much as several polls of what it waits for.
   int polls_per_step() const;
@@ -235,6 +238,7 @@ class Engine {
   const bool is_matched_by_order_;
   Mutex lining_up_;  // several threads submit in the order in which they line up
   TensorQueue queue_;
+  std::atomic<int> on_gpu_{0};  // operations between their submission and their launch
   Waiters waiters_;
 
   Mutex progress_mutex_;  // held in a step

@@ -29,7 +29,8 @@ void ProgressThread::stop() {
 }
 
 void ProgressThread::loop() {
-  // It never spins: computing threads share its cores, and a waiting caller makes progress itself.
+  // Usually it does not spin: computing threads share its cores, and a waiting caller makes progress
+  // itself.
   Backoff backoff(Backoff::Duration{0});
   bool was_notified = false;
   auto pause = kShortestIdlePause;
@@ -39,7 +40,8 @@ void ProgressThread::loop() {
       pause = kShortestIdlePause;
       was_notified = false;
     } else if (work_.is_needed()) {
-      wake_signal_.wait_for(backoff.next_pause());
+      const Backoff::Duration pause_now = backoff.next_pause(work_.spin());
+      if (pause_now.count() > 0) wake_signal_.wait_for(pause_now);
     } else if (was_notified) {
       // The wake-up was unnecessary: the submitting caller makes progress too, and probably will
       // again. If they share a core, waking up costs more than a small operation does.

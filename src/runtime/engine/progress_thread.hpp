@@ -54,6 +54,7 @@ class ProgressThread {
   struct Work {
     std::function<bool()> try_progress;  ///< one step; true if something advanced
     std::function<bool()> is_needed;     ///< something is in flight, and no caller makes progress
+    std::function<std::chrono::nanoseconds()> spin;  ///< how long to poll before it sleeps
   };
 
   explicit ProgressThread(Work work) : work_(std::move(work)) {}
