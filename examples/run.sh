@@ -44,8 +44,10 @@ if [ "$cores" -gt "$usable" ]; then cores="$usable"; fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores > ranks ? cores / ranks : 1))}"
 
 launch=(mpirun -np "$ranks")
-if [ "$ranks" -gt "$cores" ] && mpirun --version 2>&1 | grep -q 'Open MPI'; then
-  launch+=(--oversubscribe)
+if mpirun --version 2>&1 | grep -q 'Open MPI'; then
+  if [ "$ranks" -gt "$cores" ]; then launch+=(--oversubscribe); fi
+  # It would bind one or two ranks to a core each; on a GPU's host, all cores are for a few ranks.
+  if [ "$build" = cuda ]; then launch+=(--bind-to none); fi
 fi
 if [ "$#" -eq 0 ]; then set -- --require-loss 1.8; fi
 exec "${launch[@]}" "$root/build/$build/examples/$program" "$@"

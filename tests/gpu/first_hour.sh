@@ -158,8 +158,8 @@ on() {
   # To NCCL, ranks that share a GPU are hosts, which find each other over TCP; their kernels must
   # fit on the GPU together.
   if [ "$ranks" -gt "$gpus" ]; then shared=(env NCCL_SOCKET_IFNAME=lo NCCL_MAX_CTAS=4); fi
-  step "$limit" "$name, $ranks ranks" "${shared[@]}" mpirun --oversubscribe -np "$ranks" \
-    "$program" "$@"
+  step "$limit" "$name, $ranks ranks" "${shared[@]}" \
+    mpirun --oversubscribe --bind-to none -np "$ranks" "$program" "$@"
 }
 
 # bench <ranks> <seconds> <name> <argument>...: kolo-bench on GPUs, compared with NCCL in separate
