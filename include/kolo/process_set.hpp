@@ -102,8 +102,9 @@ class ProcessSet : public std::enable_shared_from_this<ProcessSet> {
     std::uint64_t header_bytes = 0;         ///< bytes of headers published or sent by this rank
     std::uint64_t bytes_sent = 0;    ///< payload sent, or moved to or from others' shared memory
     std::uint64_t bytes_packed = 0;  ///< payload copied to fuse or to compress tensors
-    /// Seconds that batches took on this rank's GPU, from the first kernel to the last, including
-    /// waits for other GPUs. Counts batches whose end the host has observed.
+    /// Seconds that collectives took on this rank's GPU, including waits for other GPUs. Counts
+    /// batches that were launched after the first call of metrics() and whose end the host has
+    /// observed; of sums in rank order, the second half.
     double gpu_seconds = 0.0;
   };
   /// @throws InvalidArgument if this rank is not a member, or in a function that runs inside an

@@ -311,8 +311,8 @@ void DeviceBackend::launch(const FusedTensors& fused, std::byte* place) {
 }
 
 Task DeviceBackend::move(Collective collective, std::span<const Move> moves) {
-  if (moves.empty()) co_return;
   device_.mark_launch();
+  if (moves.empty()) co_return;
   comm::DeviceGroup group(device_.communicator);
   for (const auto& [call, bytes] : moves) launch_move(collective, call, bytes);
   group.end();

@@ -70,7 +70,8 @@ class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
   DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
-                comm::DeviceStream stream, comm::DeviceEvent launch, RingTraffic& traffic)
+                comm::DeviceStream stream, const std::shared_ptr<CUevent_st>& launch,
+                RingTraffic& traffic)
       : path_(path),
         staging_(path, gpu),
         device_{gpu, communicator, stream, launch, traffic, staging_} {}

@@ -152,14 +152,13 @@ struct DevicePath {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;
   comm::DeviceStream stream;
-  comm::DeviceEvent launch;  ///< passes when the last collective is about to start; may be null
+  /// Of the batch: passes when its last collective is about to start.
+  const std::shared_ptr<CUevent_st>& launch;
   RingTraffic& traffic;
   DeviceStaging& staging;
 
   /// Call it right before the communicator launches.
-  void mark_launch() const {
-    if (launch != nullptr) gpu.record(launch, stream);
-  }
+  void mark_launch() const { gpu.record(launch.get(), stream); }
 };
 
 }  // namespace kolo::runtime

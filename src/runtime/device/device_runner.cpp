@@ -56,6 +56,7 @@ std::string LaunchedBatches::overdue(Operation::Clock::time_point now) {
 }
 
 double LaunchedBatches::seconds() {
+  is_timed_ = true;
   const Lock lock(lock_);
   return seconds_;
 }
@@ -93,7 +94,9 @@ void LaunchedBatches::release_ended(comm::Gpu& gpu) {
     std::exception_ptr error;
     try {
       if (gpu.has_passed(first.done.get())) {
-        seconds = gpu.seconds_between(first.began.get(), first.done.get());
+        seconds = first.launch == nullptr
+                      ? 0.0
+                      : gpu.seconds_between(first.launch.get(), first.done.get());
       }
     } catch (...) {
       error = std::current_exception();
@@ -181,7 +184,7 @@ void DeviceRunner::prepare(Operation& operation) {
 }
 
 void DeviceRunner::line_up(Operation& operation) {
-  if (path_.world_ranks.size() == 1) return;  // it waits for no peer
+  if (!has_peers()) return;
   operation.device.turn =
       is_matched_by_order_
           ? launches_.submit(set_, Deadline::at(operation.deadline),
@@ -202,8 +205,7 @@ Task DeviceRunner::connect(const Request& first) {
   if (communicator_ != nullptr) co_return;
   if (!path_.config.share_gpu) co_await require_own_gpus(first);
   co_await gpus_.connect(*path_.communicator, kConnectTag, gpu_.get(), communicator_);
-  if (path_.world_ranks.size() > 1) launch_ = gpu_.get().make_event();
-  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), launch_.get(), traffic_);
+  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), launch_, traffic_);
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
@@ -253,6 +255,13 @@ Task DeviceRunner::take_turn(const Operations& batch) {
   co_await *turn_;
 }
 
+/// Timers cost more.
+std::shared_ptr<CUevent_st> DeviceRunner::take_event(bool is_timed) {
+  comm::Gpu& gpu = gpu_.get();
+  return is_timed ? timers_.take([&] { return gpu.make_timer(); })
+                  : events_.take([&] { return gpu.make_event(); });
+}
+
 Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   check_launched();  // `prepare` may have failed
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
@@ -263,7 +272,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   co_await make_room(path_, *backend_, batch, absent, plan);
   comm::Gpu& gpu = gpu_.get();
   const comm::DeviceStream stream = gpu_.stream();
-  if (launch_ != nullptr) {
+  if (has_peers()) {
     is_launching_ = !is_matched_by_order_;
     co_await take_turn(batch);
     // The stream orders what this set has launched.
@@ -272,19 +281,18 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   }
   for (const auto& operation : batch) gpu.wait(stream, operation->device.ready.get());
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
-  const auto make_timer = [&] { return gpu.make_timer(); };
-  const std::shared_ptr<CUevent_st> began = timers_.take(make_timer);
-  gpu.record(began.get(), stream);
+  const bool is_timed = launched_.is_timed();
+  launch_ = take_event(is_timed);
   co_await dispatch(path_, *backend_, batch, absent, plan);
-  const std::shared_ptr<CUevent_st> done = timers_.take(make_timer);
+  const std::shared_ptr<CUevent_st> done = take_event(is_timed);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
-  if (launch_ != nullptr) launches_.set_last_launch(launch_);
+  if (has_peers()) launches_.set_last_launch(launch_);
   turn_.reset();
   is_launching_ = false;
   const auto give_up_at = give_up_time(batch);
-  launched_.add(
-      gpu, {began, done, std::move(mark), give_up_at, std::move(batch), backend_->take_outgrown()});
+  launched_.add(gpu, {is_timed ? launch_ : nullptr, done, std::move(mark), give_up_at,
+                      std::move(batch), backend_->take_outgrown()});
 }
 
 std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {

@@ -67,9 +67,8 @@ class CommunicatorAbort {
 /// of the program waits for the GPU, and must not block a thread that other ranks need.
 class LaunchedBatches {
  public:
-  /// `began`, `done`: timers around the batch.
   struct Batch {
-    std::shared_ptr<CUevent_st> began;
+    std::shared_ptr<CUevent_st> launch;  // timers around its last collective; null: it is not timed
     std::shared_ptr<CUevent_st> done;
     std::shared_ptr<void> mark;  // for profilers
     Operation::Clock::time_point give_up_at;
@@ -92,8 +91,10 @@ class LaunchedBatches {
   bool empty();
   /// Describes the first batch if it has not ended at its `give_up_at`; otherwise empty.
   std::string overdue(Operation::Clock::time_point now);
-  /// Time that finished batches took on the GPU.
+  /// Time that the collectives of finished batches took on the GPU, if they were launched after the
+  /// first call of this.
   double seconds();
+  bool is_timed() const { return is_timed_; }
   /// Ends the thread without waiting for batches.
   void end();
   /// Stops querying, without waiting for a query in progress: no more batches are released. The
@@ -108,6 +109,7 @@ class LaunchedBatches {
   std::condition_variable_any changed_;
   std::deque<Batch> batches_ KOLO_GUARDED_BY(lock_);
   double seconds_ KOLO_GUARDED_BY(lock_) = 0.0;
+  std::atomic<bool> is_timed_{false};
   std::exception_ptr error_ KOLO_GUARDED_BY(lock_);
   bool is_stopping_ KOLO_GUARDED_BY(lock_) = false;
   std::thread thread_;  // from the first call of add() on
@@ -168,13 +170,16 @@ class DeviceRunner {
 
   std::uint64_t bytes_sent() const { return traffic_.bytes(); }
   std::uint64_t bytes_packed() const { return traffic_.packed(); }
-  /// Time that finished batches took on the GPU.
+  /// See LaunchedBatches.
   double seconds() { return launched_.seconds(); }
 
  private:
   Task connect(const Request& first);
   Task require_own_gpus(const Request& first);
   Task take_turn(const Operations& batch);
+  std::shared_ptr<CUevent_st> take_event(bool is_timed);
+  /// Otherwise it waits for nobody, and nobody for it.
+  bool has_peers() const { return path_.world_ranks.size() > 1; }
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   comm::Gpus& gpus_;
@@ -191,7 +196,7 @@ class DeviceRunner {
   std::optional<DeviceBackend> backend_;
   bool is_launching_ = false;
   std::shared_ptr<LaunchTurn> turn_;    // of the batch that is about to be launched
-  std::shared_ptr<CUevent_st> launch_;  // before what the set launched last; null: it has no peers
+  std::shared_ptr<CUevent_st> launch_;  // right before the collective that it launched last
   bool is_aborted_ = false;
   CommunicatorAbort abort_;
   LaunchedBatches launched_;  // the last member: its thread uses the GPU
