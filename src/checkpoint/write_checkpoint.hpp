@@ -34,11 +34,11 @@ struct TensorSlice {
 using RequireLoadable =
     std::function<void(const CheckpointIndex& index, const std::filesystem::path& path)>;
 
-/// A new checkpoint in `folder`, which it creates if missing and which all ranks must see under this
-/// name: folder/checkpoint-00000007, with index.json and a shard file of each rank. A crash at any
-/// moment leaves the earlier checkpoints, and this one complete or not at all. If another program is
-/// saving into the folder, waits at most half its timeout, then throws BackendError, which names
-/// that program if possible.
+/// A new checkpoint in `folder`, which it creates if missing and which all ranks must see under
+/// this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. A crash at
+/// any moment leaves the earlier checkpoints, and this one complete or not at all. If another
+/// program is saving into the folder, waits at most half its timeout, then throws BackendError,
+/// which names that program if possible.
 ///
 /// The slices `own` of all ranks together hold each element of every tensor once; at least one rank
 /// names a tensor without elements. They are written straight from their memory. `details` of all
@@ -49,10 +49,10 @@ using RequireLoadable =
 /// loaded is not.
 ///
 /// Both functions are collective and blocking, and throw on all ranks, naming rank, tensor or file,
-/// and cause: InvalidArgument for slices that overlap, leave gaps or do not fit their tensor and for
-/// details that JSON cannot hold, MismatchError if ranks disagree about folder, keep_last, dtypes or
-/// shapes, BackendError if files cannot be created or written; the errors of all collectives and of
-/// `require_loadable`.
+/// and cause: InvalidArgument for slices that overlap, leave gaps or do not fit their tensor and
+/// for details that JSON cannot hold, MismatchError if ranks disagree about folder, keep_last,
+/// dtypes or shapes, BackendError if files cannot be created or written; the errors of all
+/// collectives and of `require_loadable`.
 class NewCheckpoint {
  public:
   NewCheckpoint(std::filesystem::path folder, const std::vector<TensorSlice>& own,

@@ -37,9 +37,9 @@ void visit_fields(State& state, const Visit& visit) {
   visit("exp_avg_sq_max", state.exp_avg_sq_max());
 }
 
-/// An element is the `root`-th root of its share of the block's greatest, times `most`: small values
-/// get most of the steps, since Adam divides by them. With these roots a square that becomes 0 has a
-/// mean that becomes 0.
+/// An element is the `root`-th root of its share of the block's greatest, times `most`: small
+/// values get most of the steps, since Adam divides by them. With these roots a square that becomes
+/// 0 has a mean that becomes 0.
 struct Code {
   at::ScalarType type;
   double most;

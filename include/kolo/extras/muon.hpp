@@ -54,8 +54,8 @@ struct MuonParamState : torch::optim::OptimizerCloneableParamState<MuonParamStat
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-/// Muon (Jordan et al., 2024): the momentum of a matrix, orthogonalized by Newton–Schulz iterations,
-/// is its update. Parameters that are no matrices are stepped by AdamW.
+/// Muon (Jordan et al., 2024): the momentum of a matrix, orthogonalized by Newton–Schulz
+/// iterations, is its update. Parameters that are no matrices are stepped by AdamW.
 ///
 ///   kolo::Muon muon({matrices, {embeddings, std::make_unique<kolo::MuonOptions>(options)}});
 ///   kolo::DistributedOptimizer optimizer(muon, *model, {.shard = kolo::Shard::Full});

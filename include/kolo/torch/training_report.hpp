@@ -45,8 +45,8 @@ struct TrainingReport {
   /// Accumulation::Reduced the reductions of every pass. For gradients that a codec encodes, the
   /// formula counts encoded bytes.
   std::uint64_t expected_sent_per_step = 0;
-  /// Seconds that collectives took on this rank's GPU, counting those whose end was observed between
-  /// the last two steps. Most of this overlaps the program's kernels. 0 without a GPU.
+  /// Seconds that collectives took on this rank's GPU, counting those whose end was observed
+  /// between the last two steps. Most of this overlaps the program's kernels. 0 without a GPU.
   double gpu_seconds_per_step = 0.0;
   /// Seconds in which the program's threads waited for operations of any kind in the last step:
   /// communication that nothing hid. On a GPU, waits of its streams come on top.

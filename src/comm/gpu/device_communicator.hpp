@@ -43,8 +43,9 @@ class DeviceCommunicator {
 
   /// Awaitable: the last operation has been launched, and the next one may be. Until then nothing
   /// else may be launched on that stream: an event would be recorded before the operation. Throws
-  /// BackendError once anything has failed (a RemoteError at first), also while operations run, so code that waits for a
-  /// stream must call it periodically. The communicator must then be aborted on all ranks.
+  /// BackendError once anything has failed (a RemoteError at first), also while operations run, so
+  /// code that waits for a stream must call it periodically. The communicator must then be aborted
+  /// on all ranks.
   virtual bool ready() = 0;
 
   /// Call the following functions only when ready.

@@ -32,9 +32,9 @@ class LaunchTurn;
 ///
 /// So it cannot deadlock: on each rank places ascend. Those of batches by name are the same on all
 /// their ranks, and those of operations by order come in the order of submission, which the program
-/// keeps, also in regard to batches by name; so there is no circle between ranks. A batch waits only
-/// for lower places, and the lowest of all ranks for nothing but messages, which take no part in
-/// the order, since all its ranks have come so far. Any thread.
+/// keeps, also in regard to batches by name; so there is no circle between ranks. A batch waits
+/// only for lower places, and the lowest of all ranks for nothing but messages, which take no part
+/// in the order, since all its ranks have come so far. Any thread.
 class LaunchQueue {
  public:
   /// An operation by name has been submitted, which lasts as long as the result.

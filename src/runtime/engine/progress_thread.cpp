@@ -29,8 +29,8 @@ void ProgressThread::stop() {
 }
 
 void ProgressThread::loop() {
-  // Usually it does not spin: computing threads share its cores, and a waiting caller makes progress
-  // itself.
+  // Usually it does not spin: computing threads share its cores, and a waiting caller makes
+  // progress itself.
   Backoff backoff(Backoff::Duration{0});
   bool was_notified = false;
   auto pause = kShortestIdlePause;

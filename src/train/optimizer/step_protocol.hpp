@@ -28,8 +28,8 @@ class StepProtocol {
   /// Throws InvalidArgument on all ranks that have not joined, if some have. Collective.
   void require_all(const std::string& call);
   /// This rank makes a call on reduced gradients or shards, and active ranks make the same: joined
-  /// ones follow, see JoinedCalls. Collective if any rank has joined. Throws MismatchError if active
-  /// ranks announce different calls.
+  /// ones follow, see JoinedCalls. Collective if any rank has joined. Throws MismatchError if
+  /// active ranks announce different calls.
   virtual void announce(const std::string& call, const nlohmann::json& arguments) = 0;
   void announce(const std::string& call);
   /// The gradients are about to be reduced; `is_discarded`: to be dropped then.
@@ -45,8 +45,8 @@ class StepProtocol {
   /// Returns the rank that joined last, once all have. Collective.
   virtual int join() = 0;
 
-  /// Gathers a row of each rank for what its reduced gradients have in common; null if each rank has
-  /// all of them.
+  /// Gathers a row of each rank for what its reduced gradients have in common; null if each rank
+  /// has all of them.
   virtual GlobalGradients::GatherRows gather_rows() = 0;
   /// How many ranks have the same reduced gradients as this one.
   virtual int copies_of_gradients() const = 0;

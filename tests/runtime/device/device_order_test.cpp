@@ -148,8 +148,7 @@ TEST(DeviceOrderTest, GatherOfKnownRowsDoesNotWaitForLaterWork) {
   EXPECT_FALSE(gather_waits_for_later_work(true));
 }
 
-/// Sets of two out of three ranks, in a circle, and two of all; each rank submits in an order of its
-/// own.
+/// Sets of two out of three ranks, in a circle, and two of all; each rank submits in its own order.
 TEST(DeviceOrderTest, SetsMatchedByNameAgree) {
   for (const bool is_own : {false, true}) {
     MemoryStore store;
