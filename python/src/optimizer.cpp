@@ -53,6 +53,12 @@ class OptimizerBinding {
     }
   }
 
+  /// Other threads of Python go on while a save in the background ends.
+  ~OptimizerBinding() {
+    const py::gil_scoped_release released;
+    engine_->finish_save();
+  }
+
   void follow_options() { python_->follow_options(); }
   TrainingEngine& engine() { return *engine_; }
 
@@ -186,6 +192,11 @@ void bind_optimizer(py::module_& module) {
                    folder,
                    {.keep_last = keep_last, .extras = extras, .in_background = in_background});
              }));
+           })
+      .def("finish_save",
+           [](OptimizerBinding& self) {
+             const py::gil_scoped_release released;
+             self.engine().finish_save();
            })
       .def("wait_for_save",
            [](OptimizerBinding& self) -> py::object {

@@ -96,6 +96,17 @@ std::string classes_of_torch(const py::object& type) {
   return names;
 }
 
+/// What the class or torch says of whether steps look at whole tensors; none of other classes.
+std::optional<bool> what_is_said_by(const py::object& optimizer) {
+  const py::object said = py::getattr(optimizer, "needs_whole_tensors", py::none());
+  if (!said.is_none()) return said.cast<bool>();
+  const py::object type = class_of(optimizer);
+  const std::string names = classes_of_torch(type);
+  if (has_word(names, "Adafactor") || has_word(names, "Muon")) return true;
+  if ((module_of(type) + ".").starts_with("torch.optim.")) return false;
+  return {};
+}
+
 /// The names of the options that C++ follows, of those that the class's constructor has: schedulers
 /// keep values of their own in the groups. Adds to `unfollowed` those that it does not follow as
 /// long as they are 0, since its class does not have them.
@@ -139,10 +150,21 @@ PythonOptimizer::PythonOptimizer(const py::object& optimizer)
       class_name_(module_of(class_of(optimizer)) + "." +
                   class_of(optimizer).attr("__qualname__").cast<std::string>()),
       is_of_torch_(classes_of_torch(class_of(optimizer)) != " "),
-      is_elementwise_(!has_word(classes_of_torch(class_of(optimizer)), "Adafactor") &&
-                      !has_word(classes_of_torch(class_of(optimizer)), "Muon")),
+      needs_whole_(what_is_said_by(optimizer)),
       options_(names_of_options(optimizer, unfollowed_)) {
   pull();
+}
+
+std::shared_ptr<void> PythonOptimizer::keep_groups() {
+  const py::gil_scoped_acquire lock;
+  return std::shared_ptr<void>(
+      self().attr("_keep_groups")().release().ptr(),
+      [this, follows = follows_options_](void* kept) {
+        const py::gil_scoped_acquire again;
+        py::reinterpret_steal<py::function>(static_cast<PyObject*>(kept))();
+        follows_options_ = follows;
+        pull();
+      });
 }
 
 PythonOptimizer::~PythonOptimizer() {

@@ -42,10 +42,8 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   std::string class_name() const override { return class_name_; }
   std::string problem(const DistributedOptimizerOptions& options) const override;
   Groups& groups() override { return groups_; }
-  std::optional<bool> needs_whole_tensors(std::size_t) const override {
-    if (!is_of_torch_) return {};
-    return !is_elementwise_;
-  }
+  std::optional<bool> needs_whole_tensors(std::size_t) const override { return needs_whole_; }
+  std::shared_ptr<void> keep_groups() override;
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override { return false; }
   void step_leaves(std::vector<std::vector<at::Tensor>> leaves) override;
@@ -70,7 +68,7 @@ class PythonOptimizer final : public train::WrappedOptimizer {
   py::weakref weak_;
   const std::string class_name_;
   const bool is_of_torch_;  // torch.optim keeps numbers in tensors
-  const bool is_elementwise_;
+  const std::optional<bool> needs_whole_;
   // The names of options that C++'s class lacks and that are 0, and of others that are numbers.
   std::vector<std::string> unfollowed_;
   std::vector<std::string> options_;

@@ -259,7 +259,8 @@ NewCheckpoint::NewCheckpoint(NewCheckpoint&&) noexcept = default;
 NewCheckpoint& NewCheckpoint::operator=(NewCheckpoint&&) noexcept = default;
 
 std::filesystem::path NewCheckpoint::write() {
-  auto& [folder, keep_last, ranks, what, shard, created, place, index] = *parts_;
+  const auto parts = std::move(parts_);  // the folder's lock is released whatever happens
+  auto& [folder, keep_last, ranks, what, shard, created, place, index] = *parts;
   const std::vector<std::string> checksums = ranks.run(".shards", what, [&] {
     const std::string name = shard_name(ranks.rank());
     const auto file = std::ranges::find(index.files, name, &CheckpointIndex::File::name);

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -23,6 +24,7 @@ template <class Options, class Visit>
   requires std::same_as<std::remove_const_t<Options>, AdamW8bitOptions>
 void visit_fields(Options& options, const Visit& visit) {
   visit("lr", options.lr());
+  visit("has_8bits", options.has_8bits());
   visit("betas", options.betas());
   visit("eps", options.eps());
   visit("weight_decay", options.weight_decay());
@@ -38,8 +40,7 @@ void visit_fields(State& state, const Visit& visit) {
 }
 
 /// An element is the `root`-th root of its share of the block's greatest, times `most`: small
-/// values get most of the steps, since Adam divides by them. With these roots a square that becomes
-/// 0 has a mean that becomes 0.
+/// values get most of the steps, since Adam divides by them.
 struct Code {
   at::ScalarType type;
   double most;
@@ -61,13 +62,29 @@ at::Tensor decoded(const at::Tensor& codes, const at::Tensor& greatest, const Co
   return values.view({-1}).narrow(0, 0, codes.numel()).view(codes.sizes());
 }
 
-void encode(const at::Tensor& values, const Code& code, at::Tensor& codes, at::Tensor& greatest) {
-  const at::Tensor blocks = in_blocks(values);
+/// Numbers in [0, 1) that fill it evenly over the steps, for each element: rounding to the nearest
+/// would bring a square that decays by a thousandth back to what it was, for ever. The same in
+/// every run and shard mode.
+at::Tensor dither(std::int64_t blocks, std::int64_t step, const at::TensorOptions& type) {
+  const auto sequence = [&](std::int64_t count, double ratio) {
+    return at::arange(count, type.dtype(at::kDouble)) * ratio;
+  };
+  const at::Tensor numbers = sequence(blocks, 0.7548776662466927).unsqueeze(1) +
+                             sequence(kBlock, 0.5698402909980532) +
+                             0.6180339887498949 * static_cast<double>(step);
+  return numbers.frac().to(at::kFloat);
+}
+
+void encode(const at::Tensor& values, const Code& code, std::int64_t step, at::Tensor& codes,
+            at::Tensor& greatest) {
+  const at::Tensor blocks = in_blocks(values).to(at::kFloat);
   greatest = blocks.abs().amax(1);
   const at::Tensor share = blocks / greatest.unsqueeze(1).clamp_min(1e-38);
-  const at::Tensor roots = share.abs().pow(1.0 / code.root) * share.sign();
-  codes = (roots * code.most)
-              .round()
+  const at::Tensor magnitudes = share.abs().pow(1.0 / code.root) * code.most;
+  codes = (magnitudes + dither(blocks.size(0), step, blocks.options()))
+              .floor()
+              .clamp_max(code.most)
+              .mul(share.sign())
               .to(code.type)
               .view({-1})
               .narrow(0, 0, values.numel())
@@ -87,7 +104,7 @@ void check(const AdamW8bitOptions& options) {
 
 void step_parameter(at::Tensor& parameter, AdamW8bitParamState& state,
                     const AdamW8bitOptions& options) {
-  const bool is_coded = parameter.numel() >= kLeast;
+  const bool is_coded = options.has_8bits() && parameter.numel() >= kLeast;
   if (!state.exp_avg().defined()) {
     state.exp_avg(is_coded ? at::zeros_like(parameter, at::kChar) : at::zeros_like(parameter));
     state.exp_avg_sq(is_coded ? at::zeros_like(parameter, at::kByte) : at::zeros_like(parameter));
@@ -114,8 +131,8 @@ void step_parameter(at::Tensor& parameter, AdamW8bitParamState& state,
   parameter.mul_(1.0 - options.lr() * options.weight_decay());
   parameter.sub_((mean / scale).mul_(options.lr() / (1.0 - std::pow(beta1, steps))));
   if (!is_coded) return;
-  encode(mean, kMean, state.exp_avg(), state.exp_avg_max());
-  encode(square, kSquare, state.exp_avg_sq(), state.exp_avg_sq_max());
+  encode(mean, kMean, state.step(), state.exp_avg(), state.exp_avg_max());
+  encode(square, kSquare, state.step(), state.exp_avg_sq(), state.exp_avg_sq_max());
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ at::Tensor Muon::step(LossClosure closure) {
 void Muon::step_matrix(at::Tensor& parameter, const MuonOptions& options) {
   at::Tensor& momentum = state_for(parameter).momentum_buffer();
   if (!momentum.defined()) momentum = at::zeros_like(parameter);
-  const at::Tensor& gradient = parameter.grad();
+  const at::Tensor gradient = parameter.grad().to(parameter.scalar_type());
   momentum.lerp_(gradient, 1.0 - options.momentum());
   const at::Tensor update =
       options.nesterov() ? gradient.lerp(momentum, options.momentum()) : momentum;
@@ -142,7 +142,7 @@ void Muon::step_adamw(at::Tensor& parameter, const MuonOptions& options) {
   state.step(state.step() + 1);
   const auto [beta1, beta2] = options.betas();
   const auto steps = static_cast<double>(state.step());
-  const at::Tensor& gradient = parameter.grad();
+  const at::Tensor gradient = parameter.grad().to(parameter.scalar_type());
   state.exp_avg().lerp_(gradient, 1.0 - beta1);
   state.exp_avg_sq().mul_(beta2).addcmul_(gradient, gradient, 1.0 - beta2);
   const double correction = std::sqrt(1.0 - std::pow(beta2, steps));

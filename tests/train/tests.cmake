@@ -4,7 +4,6 @@ if(TARGET kolo)
       train/buckets/bucket_plan_test.cpp
       train/gradients/arrivals_test.cpp
       train/optimizer/call_rules_test.cpp
-      train/optimizer/step_command_test.cpp
       extras/power_sgd/orthonormal_test.cpp
       train/sharding/unit_plan_test.cpp
       train/sharding/use_order_test.cpp

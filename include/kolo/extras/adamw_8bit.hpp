@@ -16,15 +16,19 @@
 namespace kolo {
 
 /// Options of a parameter group of AdamW8bit: names and defaults of torch::optim::AdamWOptions.
-struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptions> {
+struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptions>, TensorNeeds {
   AdamW8bitOptions(double lr = 1e-3) : lr_(lr) {}
   TORCH_ARG(double, lr);
+  /// false: the group is stepped as by AdamW, with state in the parameters' type, and sharded in
+  /// pieces: for embeddings, which are larger than a rank's share of the parameters.
+  TORCH_ARG(bool, has_8bits) = true;
   using Betas = std::tuple<double, double>;
   TORCH_ARG(Betas, betas) = { 0.9, 0.999 };
   TORCH_ARG(double, eps) = 1e-8;
   TORCH_ARG(double, weight_decay) = 1e-2;
 
  public:
+  bool needs_whole_tensors() const override { return has_8bits_; }
   void serialize(torch::serialize::InputArchive& archive) override;
   void serialize(torch::serialize::OutputArchive& archive) const override;
   double get_lr() const override { return lr_; }
@@ -51,9 +55,9 @@ struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bi
 /// normalization layers, whose state is small.
 ///
 /// An ordinary optimizer, with or without DistributedOptimizer, whose sharded modes give each
-/// parameter to one rank, so that blocks are the same in all of them. Throws c10::Error for options
-/// out of range, sparse gradients and complex parameters.
-class AdamW8bit : public torch::optim::Optimizer, public WholeTensors {
+/// parameter with 8 bits to one rank, so that blocks are the same in all of them. Throws c10::Error
+/// for options out of range, sparse gradients and complex parameters.
+class AdamW8bit : public torch::optim::Optimizer {
  public:
   explicit AdamW8bit(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      const AdamW8bitOptions& defaults = {});

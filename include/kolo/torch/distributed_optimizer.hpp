@@ -331,7 +331,8 @@ class DistributedOptimizer : public torch::optim::Optimizer {
   Saved save(const std::filesystem::path& folder, const SaveOptions& options = {});
 
   /// Waits for a save with SaveOptions::in_background. Collective and blocking. The destructor
-  /// waits too, and logs an error that nobody has asked for.
+  /// waits too, and logs an error that nobody has asked for. To be called before
+  /// shutdown(), which ends what has not been written.
   /// @return what it has saved; nothing if there was none since the last wait
   /// @throws the errors of save() that concern files, and PeerLostError
   std::optional<Saved> wait_for_save();

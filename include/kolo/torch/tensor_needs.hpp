@@ -11,8 +11,9 @@ namespace kolo {
 /// What options say holds for the groups that have them, and before what the optimizer says. Of
 /// other classes than LibTorch's that say nothing, DistributedOptimizer steps a small probe, whole
 /// and in pieces, when a sharded mode wraps them: step() is then called a few times with other
-/// parameters in param_groups(), whose state is erased afterwards. A class that counts calls of
-/// step() in its members should say what it needs.
+/// parameters in param_groups(), of a few elements; their state and changes of options are undone
+/// afterwards. A class that counts calls of step() in its members, or behaves otherwise with larger
+/// tensors, should say what it needs.
 class TensorNeeds {
  public:
   virtual ~TensorNeeds() = default;

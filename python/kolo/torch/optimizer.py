@@ -2,6 +2,7 @@
 gradients which C++ reduces over the ranks while backward() runs."""
 
 import contextlib
+import copy
 import os
 import warnings
 import weakref
@@ -16,6 +17,13 @@ from .process_sets import ProcessSet, global_process_set
 
 
 _live = weakref.WeakSet()  # all that train parameters
+
+
+def finish_saves():
+    """Waits for all saves in the background, before the runtime ends."""
+    for optimizer in list(_live):
+        if optimizer._engine is not None:
+            optimizer._engine.finish_save()
 
 
 class _Replaced:
@@ -78,6 +86,26 @@ class _Distributed:
                     if parameter.grad is not None and not parameter.grad.is_sparse:
                         parameter.grad = parameter.grad.to_sparse()
         super().step()
+
+    def _keep_groups(self):
+        """Before steps of a probe. Returns a function that undoes what they do to the groups, and
+        until which no hooks run."""
+        names = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+        hooks = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        kept = [copy.deepcopy({key: value for key, value in group.items() if key != "params"})
+                for group in self.param_groups]
+        for name in hooks:
+            setattr(self, name, type(hooks[name])())
+
+        def restore():
+            for group, before in zip(self.param_groups, kept):
+                for key in set(group) - set(before) - {"params"}:
+                    del group[key]
+                group.update(before)
+            for name, those in hooks.items():
+                setattr(self, name, those)
+
+        return restore
 
     def _is_sharded(self):  # for broadcast_optimizer_state()
         return self._engine is not None and self._engine.is_sharded()

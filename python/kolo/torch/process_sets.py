@@ -70,7 +70,11 @@ def remove_process_set(process_set):
 
 
 def shutdown():
-    """Ends Kolo. Sets must be added again after another hvd.init()."""
+    """Ends Kolo, after saves in the background. Sets must be added again after another
+    hvd.init()."""
+    from .optimizer import finish_saves  # which imports this file
+
+    finish_saves()
     _kolo.shutdown()
     while _added:
         _added.pop().process_set_id = None

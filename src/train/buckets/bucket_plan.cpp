@@ -28,23 +28,28 @@ std::size_t bytes_of(const PlannedParameter& parameter) {
   return aligned(parameter.count * size_of(parameter.dtype));
 }
 
-/// Moves each member into one of `shards` shards, the largest first to the one with the fewest
-/// bytes. Returns the bytes of the fullest.
+/// Moves each member into one of the shards, the largest first to the one with the fewest bytes in
+/// the bucket; of several, to that with the fewest so far, which it adds to. Returns the bytes of
+/// the fullest.
 std::size_t share_out(Bucket& bucket, const std::vector<PlannedParameter>& parameters,
-                      std::size_t shards, std::size_t alignment) {
+                      std::vector<std::size_t>& so_far, std::size_t alignment) {
   const auto bytes = [&](const Bucket::Member* member) {
     return bytes_of(parameters[member->parameter]);
   };
   std::vector<Bucket::Member*> members;
   for (Bucket::Member& member : bucket.members) members.push_back(&member);
   std::ranges::stable_sort(members, std::greater(), bytes);
-  std::vector<std::size_t> filled(shards);
+  std::vector<std::size_t> filled(so_far.size());
+  std::vector<std::size_t> shards(so_far.size());
+  std::iota(shards.begin(), shards.end(), std::size_t{0});
   std::vector<std::size_t> owners;
   for (Bucket::Member* const member : members) {
-    const auto least = std::ranges::min_element(filled);
-    owners.push_back(static_cast<std::size_t>(least - filled.begin()));
-    member->offset = *least;
-    *least += bytes(member);
+    const std::size_t owner = *std::ranges::min_element(
+        shards, {}, [&](std::size_t shard) { return std::pair(filled[shard], so_far[shard]); });
+    owners.push_back(owner);
+    member->offset = filled[owner];
+    filled[owner] += bytes(member);
+    so_far[owner] += bytes(member);
   }
   const std::size_t shard = aligned(std::ranges::max(filled), alignment);
   for (std::size_t i = 0; i < members.size(); ++i) members[i]->offset += owners[i] * shard;
@@ -58,15 +63,17 @@ bool is_full(Bucket bucket, const std::vector<PlannedParameter>& parameters,
   const std::size_t bytes = bucket.size_bytes;
   if (bytes < bucket_bytes) return false;
   if (bytes >= bucket_bytes * shards) return true;
-  return share_out(bucket, parameters, shards, kBucketAlignment) * shards * 7 <= bytes * 8;
+  std::vector<std::size_t> none_so_far(shards);
+  return share_out(bucket, parameters, none_so_far, kBucketAlignment) * shards * 7 <= bytes * 8;
 }
 
 /// Places the buckets one after another in memory. Each ends with its flags.
 void place_buckets(BucketPlan& plan, const std::vector<PlannedParameter>& parameters,
                    std::size_t shards, std::size_t alignment) {
+  std::vector<std::size_t> owned(shards);
   for (Bucket& bucket : plan.buckets) {
     if (bucket.is_whole) {
-      bucket.size_bytes = shards * share_out(bucket, parameters, shards, alignment);
+      bucket.size_bytes = shards * share_out(bucket, parameters, owned, alignment);
     }
     bucket.offset = plan.size_bytes;
     for (Bucket::Member& member : bucket.members) member.offset += bucket.offset;
@@ -78,6 +85,12 @@ void place_buckets(BucketPlan& plan, const std::vector<PlannedParameter>& parame
 }
 
 }  // namespace
+
+std::vector<Bucket::Member> Bucket::members_by_offset() const {
+  std::vector<Member> sorted = members;
+  std::ranges::sort(sorted, {}, &Member::offset);
+  return sorted;
+}
 
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters,
                         const std::vector<std::size_t>& order, std::size_t bucket_bytes,

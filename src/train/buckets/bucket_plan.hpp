@@ -50,6 +50,8 @@ struct Bucket {
   }
   std::size_t count() const { return size_bytes / size_of(dtype); }
   std::size_t gradient_count() const { return (flags_offset - offset) / size_of(dtype); }
+  /// The members as they lie in memory.
+  std::vector<Member> members_by_offset() const;
   /// Bytes of each of `shards` equal shards.
   std::size_t shard_bytes(std::size_t shards) const { return (flags_offset - offset) / shards; }
 };

@@ -181,7 +181,7 @@ void GradientBuckets::zero_gaps(const Bucket& bucket) {
     const auto length = static_cast<std::int64_t>((begin - end) / element);
     tensor_over(memory_, end, {length}, type_of(bucket)).zero_();
   };
-  for (const Bucket::Member& member : bucket.members) {
+  for (const Bucket::Member& member : bucket.members_by_offset()) {
     if (is_sparse(member.parameter)) continue;
     zero_up_to(member.offset);
     end = member.offset + views_[member.parameter].nbytes();

@@ -16,7 +16,7 @@ void Residuals::for_each_member(std::size_t bucket, const Visit& visit) const {
   const Bucket& plan = buckets_[bucket];
   const std::size_t begin = parts_[bucket].begin;
   const std::size_t end = begin + parts_[bucket].count;
-  for (const Bucket::Member& member : plan.members) {
+  for (const Bucket::Member& member : plan.members_by_offset()) {
     const at::Tensor& parameter = parameters_[member.parameter];
     const std::size_t first = (member.offset - plan.offset) / size_of(plan.dtype);
     const std::size_t own_begin = std::max(first, begin);

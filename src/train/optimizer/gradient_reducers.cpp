@@ -190,8 +190,8 @@ std::string GradientReducers::choose_whole(Parameters& parameters) const {
     KOLO_LOG(Warn)
         << "DistributedOptimizer: " << context_.wrapped.class_name()
         << " steps a probe otherwise in pieces than whole, so each of its parameters has "
-           "one rank that steps it. Derive it from kolo::WholeTensors, or from "
-           "kolo::Elementwise if pieces will do.";
+           "one rank that steps it. "
+        << kHowToSay << ", to say so.";
   }
   return {};
 }

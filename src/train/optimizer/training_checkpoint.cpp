@@ -622,7 +622,9 @@ Saved TrainingCheckpoint::save(const std::filesystem::path& folder, const SaveOp
     saved.saved.push_back(parameter);
   for (const auto& [buffer, tensor] : training.model.buffers) saved.saved.push_back(buffer);
   std::vector<checkpoints::TensorSlice> own = slices.finish();
-  if (options.in_background) copy(own);
+  if (options.in_background) {
+    ranks.run(".copy", "copying what save() writes in the background", [&] { copy(own); });
+  }
   checkpoints::NewCheckpoint checkpoint(
       folder, own, details, options.keep_last, ranks,
       [&](const checkpoints::CheckpointIndex& index, const std::filesystem::path& path) {
@@ -647,6 +649,8 @@ void TrainingCheckpoint::copy(std::vector<checkpoints::TensorSlice>& slices) {
   };
   std::size_t bytes = 0;
   for (const checkpoints::TensorSlice& slice : slices) bytes += bytes_of(slice);
+  if (bytes > copy_.capacity()) std::vector<std::byte>().swap(copy_);  // not both at a time
+  copy_.reserve(bytes);
   copy_.resize(bytes);
   std::byte* place = copy_.data();
   for (checkpoints::TensorSlice& slice : slices) {
@@ -667,7 +671,7 @@ std::optional<Saved> TrainingCheckpoint::wait() {
   return saved;
 }
 
-TrainingCheckpoint::~TrainingCheckpoint() {
+void TrainingCheckpoint::finish() noexcept {
   try {
     static_cast<void>(wait());
   } catch (const std::exception& error) {

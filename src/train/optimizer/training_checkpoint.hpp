@@ -63,7 +63,7 @@ class TrainingCheckpoint {
  public:
   TrainingCheckpoint(TrainingContext& context, GradientReducers& reducers, OptionSync& option_sync,
                      ModelSource model);
-  ~TrainingCheckpoint();
+  ~TrainingCheckpoint() { finish(); }
   TrainingCheckpoint(const TrainingCheckpoint&) = delete;  // a thread may write its copy
   TrainingCheckpoint& operator=(const TrainingCheckpoint&) = delete;
 
@@ -71,6 +71,8 @@ class TrainingCheckpoint {
   Saved save(const std::filesystem::path& folder, const SaveOptions& options);
   /// Waits for a save in the background, and throws its error. Returns nothing if there was none.
   std::optional<Saved> wait();
+  /// The same, but logs the error.
+  void finish() noexcept;
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
 

@@ -475,12 +475,18 @@ int TrainingEngine::join() {
         "DistributedOptimizer: join() with local_sgd, whose ranks have parameters of their own. "
         "Give all ranks equally many steps.");
   }
-  checkpoint_.wait();  // it needs all ranks
-  add_new();           // as ranks that do not join yet
+  std::exception_ptr unsaved;  // others may train on: they get the error when they join
+  try {
+    checkpoint_.wait();
+  } catch (...) {
+    unsaved = std::current_exception();
+  }
+  add_new();  // as ranks that do not join yet
   const int last = protocol_->join();
   comparison_.restart();
   normalization_.forget_reference();
   discards_before_join_ = discards_;
+  if (unsaved) std::rethrow_exception(unsaved);
   return last;
 }
 

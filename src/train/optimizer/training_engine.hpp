@@ -81,6 +81,7 @@ class TrainingEngine {
 
   Saved save(const std::filesystem::path& folder, const SaveOptions& options);
   std::optional<Saved> wait_for_save() { return checkpoint_.wait(); }
+  void finish_save() { checkpoint_.finish(); }
   Loaded load(const std::filesystem::path& path, const LoadOptions& options);
   void save_full_state(const std::filesystem::path& file, int root);
   void save(torch::serialize::OutputArchive& archive) const;

@@ -318,6 +318,18 @@ void LibTorchOptimizer::step_leaves(std::vector<std::vector<at::Tensor>> leaves)
   step(nullptr);
 }
 
+std::shared_ptr<void> LibTorchOptimizer::keep_groups() {
+  using AllOptions = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
+  auto kept = std::make_unique<AllOptions>();
+  for (const auto& group : optimizer_.param_groups()) kept->push_back(group.options().clone());
+  return std::shared_ptr<void>(kept.release(), [this](void* all) {
+    const std::unique_ptr<AllOptions> options(static_cast<AllOptions*>(all));
+    for (std::size_t i = 0; i < options->size(); ++i) {
+      optimizer_.param_groups()[i].set_options(std::move((*options)[i]));
+    }
+  });
+}
+
 bool LibTorchOptimizer::has_state(const at::Tensor& leaf) const {
   return optimizer_.state().count(leaf.unsafeGetTensorImpl()) != 0;
 }

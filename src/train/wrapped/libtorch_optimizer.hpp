@@ -136,6 +136,10 @@ class WrappedOptimizer {
   /// their own parameters again afterwards.
   virtual void step_leaves(std::vector<std::vector<at::Tensor>> leaves) = 0;
 
+  /// Until the result is destroyed, steps change nothing of the groups that lasts: their options
+  /// are then as they are now.
+  virtual std::shared_ptr<void> keep_groups() = 0;
+
   virtual bool has_state(const at::Tensor& leaf) const = 0;
   /// The state of a leaf, if it has any. Tensors may be the optimizer's own. Throws InvalidArgument
   /// for state that cannot be read.
@@ -208,6 +212,7 @@ class LibTorchOptimizer final : public WrappedOptimizer {
   at::Tensor step(const LossClosure& closure) override;
   bool steps_leaves_separately() const override;
   void step_leaves(std::vector<std::vector<at::Tensor>> leaves) override;
+  std::shared_ptr<void> keep_groups() override;
   bool has_state(const at::Tensor& leaf) const override;
   std::optional<std::vector<StateField>> state(const at::Tensor& leaf) const override;
   void set_state(const at::Tensor& leaf, const std::vector<StateField>& fields) override;

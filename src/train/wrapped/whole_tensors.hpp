@@ -17,6 +17,11 @@ struct Wholeness {
   std::string problem;  ///< why it cannot be sharded, and what to do; empty if it can
 };
 
+/// How a class says it, for error texts.
+inline constexpr const char* kHowToSay =
+    "Derive the class from kolo::WholeTensors or kolo::Elementwise, or in Python give it the "
+    "attribute needs_whole_tensors = True or False";
+
 /// What the parameter group `group` needs, of whose parameters `some` are about to be sharded.
 /// Leaves no state, but steps a probe if nothing else tells. Not collective.
 Wholeness wholeness_of(WrappedOptimizer& optimizer, std::size_t group,

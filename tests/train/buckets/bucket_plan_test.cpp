@@ -164,6 +164,16 @@ TEST(BucketPlanTest, WholeParameters_FillABucketUntilTheyDivideWell) {
       256U);
 }
 
+TEST(BucketPlanTest, WholeParametersWithBucketsOfTheirOwn_HaveDifferentOwners) {
+  const auto plan = plan_buckets(whole_parameters_of({64, 64, 64, 64}), first_to_last(4), 64, 4);
+  Places owners;
+  for (const Bucket& bucket : plan.buckets) {
+    ASSERT_EQ(bucket.members.size(), 1U);
+    owners.push_back((bucket.members[0].offset - bucket.offset) / bucket.shard_bytes(4));
+  }
+  EXPECT_EQ(owners, (Places{0, 1, 2, 3}));
+}
+
 TEST(BucketPlanTest, WholeParametersAndPieces_ShareNoBucket) {
   auto parameters = parameters_of({8, 8, 8});
   parameters[1].is_whole = true;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <sys/resource.h>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -80,6 +81,15 @@ TEST_F(BackgroundSaveTest, TheNextSave_AndLoad_Wait) {
   training.step(2, rank());
   EXPECT_EQ(training.optimizer.load(folder_).steps, 2);
   EXPECT_EQ(training.optimizer.load(folder_ / "checkpoint-00000001").steps, 1);
+}
+
+TEST_F(BackgroundSaveTest, OneThatHasEnded_LeavesTheFolderToOthers) {
+  Training training(Shard::Optimizer);
+  training.step(0, rank());
+  training.optimizer.save(folder_, {.keep_last = 0, .in_background = true});
+  while (!has_checkpoint(folder_)) std::this_thread::yield();
+  Training other(Shard::None);
+  EXPECT_EQ(other.optimizer.load(folder_).steps, 1) << "waits for the lock, but not for ever";
 }
 
 TEST_F(BackgroundSaveTest, TheDestructorWaits) {

@@ -290,6 +290,44 @@ TEST_F(TensorNeedsTest, AClassThatSaysWhatItNeeds_IsNotProbed) {
   EXPECT_EQ(pieces.steps, 0);
 }
 
+TEST_F(TensorNeedsTest, Codecs_EncodeWholeTensors) {
+  const MakeOptimizer make_lamb = make<step_lamb>;
+  const at::Tensor alone = trained_alone(size(), make_lamb);
+  const double moved = largest_difference(alone, flat(*make_mlp(torch::kFloat64)));
+  for (const Shard shard : sharded_modes()) {
+    torch::nn::Sequential model = make_mlp(torch::kFloat64);
+    const std::unique_ptr<Optimizer> inner = make_lamb(model->parameters());
+    DistributedOptimizer::Options options = with(shard);
+    options.compression = Compression::int8();
+    DistributedOptimizer optimizer(*inner, *model, options);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, batch_rows(step, 2 * rank(), 2, kWidth, torch::kFloat64)).backward();
+      optimizer.step();
+    }
+    optimizer.full_parameters(
+        [&] { EXPECT_LT(largest_difference(flat(*model), alone), 0.2 * moved) << name_of(shard); });
+  }
+}
+
+TEST_F(TensorNeedsTest, ARateOf0AtWrapping_IsNotTakenForElementwise) {
+  const at::Tensor alone = trained_alone(size(), make<step_lars>);
+  torch::nn::Sequential model = make_mlp(torch::kFloat64);
+  double factor = 0.0;
+  UserOptimizer inner(model->parameters(),
+                      [&](at::Tensor& parameter, at::Tensor gradient, Slots& slots) {
+                        if (factor != 0.0) step_lars(parameter, std::move(gradient), slots);
+                      });
+  DistributedOptimizer optimizer(inner, *model, with(Shard::Gradients));
+  factor = 1.0;
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, batch_rows(step, 2 * rank(), 2, kWidth, torch::kFloat64)).backward();
+    optimizer.step();
+  }
+  optimizer.full_parameters([&] { EXPECT_LT(largest_difference(flat(*model), alone), 1e-9); });
+}
+
 /// Large enough for state of 8 bits.
 struct Wide {
   explicit Wide(Shard shard)
