@@ -45,7 +45,7 @@ struct Training {
   DistributedOptimizer optimizer;
 };
 
-constexpr SaveOptions kInBackground{.in_background = true};
+const SaveOptions kInBackground{.in_background = true};
 
 class BackgroundSaveTest : public training_checkpoint_test::CheckpointTest {};
 
