@@ -43,11 +43,12 @@ void visit_fields(State& state, const Visit& visit) {
 /// values get most of the steps, since Adam divides by them.
 struct Code {
   at::ScalarType type;
+  double least;  // of what is not 0: a mean is never divided by the root of a square that became 0
   double most;
   double root;
 };
-constexpr Code kMean{at::kChar, 127.0, 2.0};
-constexpr Code kSquare{at::kByte, 255.0, 4.0};
+constexpr Code kMean{at::kChar, 0.0, 127.0, 2.0};
+constexpr Code kSquare{at::kByte, 1.0, 255.0, 4.0};
 
 /// [blocks, kBlock], the last one filled up with zeros.
 at::Tensor in_blocks(const at::Tensor& tensor) {
@@ -83,7 +84,7 @@ void encode(const at::Tensor& values, const Code& code, std::int64_t step, at::T
   const at::Tensor magnitudes = share.abs().pow(1.0 / code.root) * code.most;
   codes = (magnitudes + dither(blocks.size(0), step, blocks.options()))
               .floor()
-              .clamp_max(code.most)
+              .clamp(code.least, code.most)
               .mul(share.sign())
               .to(code.type)
               .view({-1})

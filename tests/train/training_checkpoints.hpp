@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "kolo/objects.hpp"
+#include "kolo/torch/tensor_needs.hpp"
 #include "train/sharding.hpp"
 #include "train/training_fixture.hpp"
 
@@ -46,7 +47,7 @@ class CountingState final : public OptimizerCloneableParamState<CountingState> {
   at::Tensor sum;
   at::Tensor factor = torch::tensor({4.0});
 };
-class CountingOptimizer final : public Optimizer {
+class CountingOptimizer final : public Optimizer, public Elementwise {
  public:
   explicit CountingOptimizer(Parameters parameters)
       : Optimizer(std::move(parameters), std::make_unique<OwnOptions>()) {}

@@ -24,7 +24,8 @@ struct SaveOptions {
   std::map<std::string, std::string> extras{};  ///< anything else in UTF-8, such as the epoch
   /// Returns once this rank has copied its share to memory that it keeps for further saves, and
   /// writes the files while training goes on. The next save(), load() or join(), or
-  /// wait_for_save(), waits until they are on the disk, and throws what went wrong.
+  /// wait_for_save(), waits until they are on the disk, and throws what went wrong. Other
+  /// optimizers and kolo::join() do not wait: ranks must not join the process set before.
   bool in_background = false;
 };
 

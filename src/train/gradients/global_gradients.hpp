@@ -32,6 +32,9 @@ class GlobalGradients {
   /// `set` and `sets` outlive this.
   GlobalGradients(ProcessSet& set, const ShardSets& sets, GatherRows gather);
 
+  /// Whether this rank has all gradients.
+  bool has_all() const { return !gather_; }
+
   /// Divides this rank's gradients, dense or sparse, by the scale, and records whether any is not
   /// finite. The next clip() or found() shares this with the other ranks.
   void unscale(const std::vector<at::Tensor>& gradients, double scale);

@@ -328,7 +328,7 @@ void TrainingEngine::unscale(double scale) {
 }
 
 void TrainingEngine::divide_gradients(double scale) {
-  note_call("GradScaler::unscale_", {scale});
+  if (gradients_.has_all()) note_call("GradScaler::unscale_", {scale});  // else found at once
   gradients_.unscale(reducers_.gradients(), scale);
 }
 

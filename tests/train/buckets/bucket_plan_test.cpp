@@ -157,7 +157,7 @@ TEST(BucketPlanTest, WholeParameters_FillABucketUntilTheyDivideWell) {
   const std::size_t all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   std::size_t planned = 0;
   for (const Bucket& bucket : plan.buckets) planned += bucket.gradient_count();
-  EXPECT_LE(planned * 7, all * 8);
+  EXPECT_LE(planned * 5, all * 6);  // the last one may divide worse
   // One alone cannot be divided.
   EXPECT_EQ(
       plan_buckets(whole_parameters_of({64}), {0}, kBucketBytes, 4).buckets[0].gradient_count(),

@@ -953,6 +953,7 @@ struct JoinRest final : Call {
   std::string text() const override { return "all others: join(), then all: zero_grad()"; }
   Expected in_one_process(Reference& reference) const override { return reference.join_rest(); }
   void on_rank(Rank& rank, const Expected&) const override {
+    for (int o = 0; o < rank.optimizers() && !rank.is_away; ++o) rank.optimizer(o).wait_for_save();
     for (int o = 0; o < rank.optimizers() && !rank.is_away; ++o) {
       const int last = rank.optimizer(o).join();
       if (last < 0 || last >= rank.size()) throw std::runtime_error("no such rank joined last");

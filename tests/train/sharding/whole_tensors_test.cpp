@@ -306,7 +306,7 @@ TEST_F(TensorNeedsTest, Codecs_EncodeWholeTensors) {
       optimizer.step();
     }
     optimizer.full_parameters(
-        [&] { EXPECT_LT(largest_difference(flat(*model), alone), 0.2 * moved) << name_of(shard); });
+        [&] { EXPECT_LT(largest_difference(flat(*model), alone), 0.3 * moved) << name_of(shard); });
   }
 }
 
@@ -329,9 +329,16 @@ TEST_F(TensorNeedsTest, ARateOf0AtWrapping_IsNotTakenForElementwise) {
 }
 
 /// Large enough for state of 8 bits.
+torch::nn::Sequential make_wide() {
+  torch::manual_seed(3);
+  torch::nn::Sequential model(torch::nn::Linear(90, 60));
+  model->push_back(torch::nn::Linear(60, 3));
+  return model;
+}
+
 struct Wide {
   explicit Wide(Shard shard)
-      : model((torch::manual_seed(3), torch::nn::Linear(90, 60)), torch::nn::Linear(60, 3)),
+      : model(make_wide()),
         inner(model->parameters(), AdamW8bitOptions(1e-2)),
         optimizer(inner, *model, with(shard)) {}
   void run(int rank, int begin, int end) {
