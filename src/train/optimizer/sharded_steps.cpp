@@ -183,9 +183,13 @@ nlohmann::json ShardedSteps::exchange(const nlohmann::json& own) {
       first_rank = *last_active_;
     }
     if (calls[i] == *first) continue;
+    const auto text_of = [&](const nlohmann::json& call) {
+      const auto name = call[0].get<std::string>();
+      return calls[i][0] == (*first)[0] ? name + " with " + call[1].dump() : name;
+    };
     throw MismatchError("DistributedOptimizer: while some ranks have joined, rank " +
-                        std::to_string(*last_active_) + " called " + calls[i].dump() +
-                        " where rank " + std::to_string(first_rank) + " called " + first->dump() +
+                        std::to_string(*last_active_) + " called " + text_of(calls[i]) +
+                        " where rank " + std::to_string(first_rank) + " called " + text_of(*first) +
                         ". All must do the same.");
   }
   return first != nullptr ? *first : nlohmann::json();
