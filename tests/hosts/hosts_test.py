@@ -36,10 +36,10 @@ PROGRAMS, MPIRUN = OPTIONS.programs.resolve(), OPTIONS.mpirun
 RANKS = 2  # per host
 CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
-TRAINING = "*Training_EqualsOneProcess/adam"
+TRAINING = "*Clip_ReturnsTheNormBefore"  # in all shard modes, against one process
 MODELS = "*.FiftySteps_EndAlike/tied"
 JOIN = "*JoinedRanks_*"
-CHECKPOINTS = "*CheckpointOfTest*/adamw"
+CHECKPOINTS = "*Checkpoint_HasTheValuesOfTheCall"
 TRACE = pathlib.Path(__file__).parents[2] / "examples/kolo_trace.py"
 VANISHED = re.compile(r"rank (\d+) cannot be reached: nothing has come from host (\w+)")
 

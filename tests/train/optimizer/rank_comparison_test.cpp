@@ -12,6 +12,7 @@
 #include "kolo/error.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "kolo/torch/grad_scaler.hpp"
+#include "kolo/torch/tensor_needs.hpp"
 #include "runtime/runtimes.hpp"
 #include "train/sharding.hpp"
 #include "train/sharding/sharded_guards_fixture.hpp"
@@ -223,7 +224,7 @@ TEST_P(RankComparisonTest, AStepThatAScalerSkipsOnOneRank_IsAnError) {
 }
 
 /// Fails in its third step on the last rank.
-class FailingOnce final : public torch::optim::SGD {
+class FailingOnce final : public torch::optim::SGD, public Elementwise {
  public:
   FailingOnce(Parameters parameters, bool fails)
       : SGD(std::move(parameters), torch::optim::SGDOptions(0.1)), fails_(fails) {}
