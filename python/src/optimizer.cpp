@@ -53,12 +53,6 @@ class OptimizerBinding {
     }
   }
 
-  /// Other threads of Python go on while a save in the background ends.
-  ~OptimizerBinding() {
-    const py::gil_scoped_release released;
-    engine_->finish_save();
-  }
-
   void follow_options() { python_->follow_options(); }
   TrainingEngine& engine() { return *engine_; }
 

@@ -120,20 +120,23 @@ class Lars(torch.optim.SGD):  # torch does not know it: Kolo steps a probe
                 if p.grad is not None:
                     p.grad.mul_(p.detach().norm() / (p.grad.norm() + 1e-6))
         return super().step(closure)
-OPTIMIZERS["Adafactor"] = torch.optim.Adafactor
-OPTIMIZERS["Lars"] = lambda parameters: Lars(parameters, lr=0.02, momentum=0.9)
-for name in "Adafactor", "Lars":
+def lars(parameters):
+    return Lars(parameters, lr=0.02, momentum=0.9)
+for make in torch.optim.Adafactor, lars:
     wanted = model_of()
-    train(wanted, OPTIMIZERS[name](wanted.parameters()), range(6), alone=True)
+    train(wanted, make(wanted.parameters()), range(6), alone=True)
     for saved, shard in zip(SHARDS, SHARDS[1:] + SHARDS[:1]):
-        model, optimizer = start(name, saved)
+        model = model_of()
+        optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model, shard=saved)
         train(model, optimizer, range(3))
-        optimizer.save(folder)
+        optimizer.save(folder, in_background=True)
+        optimizer.wait_for_save()
         del optimizer
-        model, optimizer = start(name, shard, seed=7)
+        model = model_of(seed=7)
+        optimizer = hvd.DistributedOptimizer(make(model.parameters()), model=model, shard=shard)
         optimizer.load(folder)
         train(model, optimizer, range(3, 6))
-        expect_close(model, values_of(wanted), f"{name}, {saved} to {shard}")
+        expect_close(model, values_of(wanted), f"{make}, {saved} to {shard}")
         del optimizer
 """)
 

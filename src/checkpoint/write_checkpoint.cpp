@@ -260,11 +260,16 @@ NewCheckpoint& NewCheckpoint::operator=(NewCheckpoint&&) noexcept = default;
 
 std::filesystem::path NewCheckpoint::write() {
   const auto parts = std::move(parts_);  // the folder's lock is released whatever happens
-  auto& [folder, keep_last, ranks, what, shard, created, place, index] = *parts;
+  const Ranks& ranks = parts->ranks;
+  const std::string& what = parts->what;
+  const std::filesystem::path& folder = parts->folder;
+  const int keep_last = parts->keep_last;
+  std::optional<Folder>& created = parts->created;
+  CheckpointIndex& index = parts->index;
   const std::vector<std::string> checksums = ranks.run(".shards", what, [&] {
     const std::string name = shard_name(ranks.rank());
     const auto file = std::ranges::find(index.files, name, &CheckpointIndex::File::name);
-    return nlohmann::json(shard->write(place / name, file->bytes)).dump();
+    return nlohmann::json(parts->shard->write(parts->place / name, file->bytes)).dump();
   });
   for (std::size_t i = 0; i < checksums.size(); ++i) {
     nlohmann::json::parse(checksums[i]).get_to(index.files[i].block_checksums);

@@ -36,7 +36,7 @@ PROGRAMS, MPIRUN = OPTIONS.programs.resolve(), OPTIONS.mpirun
 RANKS = 2  # per host
 CONTRACT = "*AllReduceOfEveryType*:*BroadcastFromEveryRoot*:*AllGatherOfUnevenRows*"
 NOT_OF_ONE_HOST = "-*KnowsWhoSharesItsNode*"
-TRAINING = "*Clip_ReturnsTheNormBefore"  # in all shard modes, against one process
+TRAINING = "whole_tensors_test", "*Steps_AreThoseOfOneProcess/Muon"  # in all shard modes
 MODELS = "*.FiftySteps_EndAlike/tied"
 JOIN = "*JoinedRanks_*"
 CHECKPOINTS = "*Checkpoint_HasTheValuesOfTheCall"
@@ -175,7 +175,8 @@ class OnTwoHosts(HostsTest):
 
     @unittest.skipUnless((PROGRAMS / "train_test").exists(), "built without LibTorch")
     def test_shard_modes_checkpoints_and_join(self):
-        self.passes("train_test", f"{TRAINING}:{JOIN}:{CHECKPOINTS}")
+        self.passes(*TRAINING)
+        self.passes("train_test", f"{JOIN}:{CHECKPOINTS}")
         self.passes("sharded_models_test", MODELS)
 
     def test_rank_dies(self):
@@ -260,7 +261,8 @@ class All:
                 times += 1
                 time.sleep(3)
 
-        self.passes("train_test", f"{TRAINING}:{JOIN}", pull_cables)
+        self.passes(*TRAINING, pull_cables)
+        self.passes("train_test", JOIN, pull_cables)
         self.passes("sharded_models_test", MODELS)
         self.note += f", {times} times down"
 
@@ -269,7 +271,7 @@ class All:
         self.addCleanup(self.hosts.full_speed)
         self.note = "20 Mbit/s"
         self.passes("runtime_mpi_test", CONTRACT)
-        self.passes("train_test", TRAINING)
+        self.passes(*TRAINING)
         self.passes("sharded_models_test", MODELS)
 
     @unittest.skipUnless(shutil.which("nft"), "no nft: install nftables")
@@ -278,7 +280,7 @@ class All:
         self.addCleanup(self.hosts.lose_nothing)
         self.note = "1 % of packets"
         self.passes("runtime_mpi_test", CONTRACT)
-        self.passes("train_test", TRAINING)
+        self.passes(*TRAINING)
         self.passes("sharded_models_test", MODELS)
 
 
