@@ -207,8 +207,8 @@ int ShardedSteps::join() {
     follow_one_step();
     phases.restart();
   }
-  hooks_.calls.at("reduction")(
-      true);  // of what this rank has submitted for steps that nobody takes
+  // Of what this rank has submitted for steps that nobody takes.
+  hooks_.calls.at("reduction")(/*is_discarded=*/true);
   phases.restart();
   restart();
   for (GatheredUnits* const units : reducers_.units()) units->restart();
