@@ -2,9 +2,12 @@
 
 import pathlib
 import re
+import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import cases  # noqa: E402
 # hvd.DistributedOptimizer does not offer them.
 ONLY_IN_CPP = {"join_divisor", "accumulation", "local_sgd", "compression_scope",
                "compression_policy", "shard_scope", "unit_policy", "reshard_after_forward",
@@ -23,5 +26,4 @@ class OptionsTest(unittest.TestCase):
         self.assertEqual(declared - bound, ONLY_IN_CPP)
 
 
-if __name__ == "__main__":
-    unittest.main()
+cases.main()
