@@ -9,7 +9,7 @@
 #include <pybind11/pybind11.h>
 
 #include "bindings.hpp"
-#include "train/optimizer/training_checkpoint.hpp"
+#include "train/checkpoint/training_checkpoint.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 #include "train/wrapped/options.hpp"
 

@@ -1,20 +1,26 @@
 #pragma once
 
+#include <array>
+#include <charconv>
 #include <cstddef>
 #include <exception>
 #include <span>
-#include <sstream>
 #include <string>
 #include <vector>
 
 namespace kolo {
 
-/// Formats `value` with enough digits that different values have different texts.
+/// Formats `value` with the fewest digits that no other value has.
 inline std::string exact_text(double value) {
-  std::ostringstream text;
-  text.precision(17);
-  text << value;
-  return text.str();
+  std::array<char, 32> digits;
+  return {digits.begin(), std::to_chars(digits.begin(), digits.end(), value).ptr};
+}
+
+/// "1, 0.5"
+inline std::string exact_text(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text.append(text.empty() ? "" : ", ").append(exact_text(value));
+  return text;
 }
 
 /// Formats a shape and the like: "[3, 4]".

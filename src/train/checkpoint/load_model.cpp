@@ -22,7 +22,7 @@
 #include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"
 #include "train/checkpoint/model_file.hpp"
-#include "train/gradients/gradient_reducer.hpp"
+#include "train/gradients/grad_hooks.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
 namespace kolo {

@@ -6,7 +6,7 @@
 
 #include "comm/shared_memory.hpp"
 #include "train/buckets/bucket_plan.hpp"
-#include "train/gradients/gradient_reducer.hpp"
+#include "train/gradients/grad_hooks.hpp"
 #include "train/sharding/parameter_memory.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 
 namespace kolo::train {
 

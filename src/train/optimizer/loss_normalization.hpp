@@ -10,8 +10,8 @@
 
 #include "kolo/handle.hpp"
 #include "kolo/process_set.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 
 namespace kolo::train {
 

@@ -1,9 +1,7 @@
 #include "train/optimizer/optimizer_checks.hpp"
 
 #include <cstddef>
-#include <exception>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 
 #include <c10/core/ScalarType.h>
@@ -12,12 +10,8 @@
 #include "kolo/error.hpp"
 #include "kolo/process_set.hpp"
 #include "runtime/engine/engine.hpp"
-#include "train/gradients/gradient_reducer.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/sharding/parameter_shards.hpp"
-#include "train/tensors/deferred.hpp"
-#include "train/tensors/parameter_storage.hpp"
-#include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
 
@@ -60,33 +54,6 @@ std::string problem_with_compression_scope(const DistributedOptimizerOptions& op
   return scope + "and shard = " + std::string(name_of(*options.shard)) +
          " with shard_scope = World scatters gradients over all ranks at once, without regard to "
          "nodes. Use shard_scope = Node, shard = none, or compression_scope = Everywhere.";
-}
-
-std::string apply_compression_policy(const DistributedOptimizerOptions& options,
-                                     const GradientCompression& compression,
-                                     std::vector<ReducedParameter>& parameters) {
-  for (ReducedParameter& parameter : parameters) {
-    const std::string where = "parameter '" + parameter.name + "': ";
-    try {
-      parameter.is_compressed = !options.compression_policy ||
-                                options.compression_policy(parameter.name, parameter.tensor);
-    } catch (const std::exception& error) {
-      return where + "compression_policy has thrown: " + error.what();
-    }
-    if (compression.codec != nullptr && parameter.tensor.is_complex()) {
-      parameter.is_compressed = false;  // codecs are for floats
-    }
-    if (parameter.tensor.is_cpu()) continue;
-    if (compression.scope == CompressionScope::BetweenNodes) {
-      return where + "it lies on " + parameter.tensor.device().str() +
-             ", and compression_scope BetweenNodes is for gradients in CPU memory. Use Everywhere.";
-    }
-    if (compression.codec == nullptr || !parameter.is_compressed) continue;
-    return where + "it lies on " + parameter.tensor.device().str() + ", and compression " +
-           std::string(options.compression.name()) +
-           " is for gradients in CPU memory. Use none, fp16 or bf16, or a bucket hook.";
-  }
-  return {};
 }
 
 namespace {
@@ -155,18 +122,6 @@ std::string problem_with_names(const DistributedOptimizer::NamedParameters& name
   return {};
 }
 
-/// The name of the parameter in each storage.
-using Storages = std::unordered_map<const void*, std::string>;
-
-/// The reason why a parameter's elements cannot be moved into sharded memory; empty if they can.
-std::string problem_with_storage(const ReducedParameter& parameter, Storages& storages) {
-  const at::Tensor& tensor = parameter.tensor;
-  if (!has_own_storage(tensor)) return "it is not contiguous in a storage of its own";
-  const auto [other, is_new] =
-      storages.emplace(tensor.storage().unsafeGetStorageImpl(), parameter.name);
-  return is_new ? "" : "it shares its storage with parameter '" + other->second + "'";
-}
-
 /// A parameter that is listed twice would be stepped once a step if sharded, but twice by LibTorch.
 std::string problem_with_members(WrappedOptimizer& optimizer) {
   std::unordered_set<const void*> known;
@@ -224,64 +179,6 @@ std::string problem_with_sharding(WrappedOptimizer& optimizer,
   return problem_with_state(optimizer);
 }
 
-std::string problem_with_fused(const at::Tensor& parameter,
-                               const DistributedOptimizerOptions& options) {
-  if (!options.fused) return {};
-  if (!parameter.is_contiguous()) {
-    return "it is not contiguous, which fused = true cannot step. Give the model a contiguous "
-           "clone of it.";
-  }
-  if (parameter.is_complex()) {
-    return "it is complex, which fused = true cannot step. Leave out fused.";
-  }
-  if (*options.shard == Shard::None && options.reduce_dtype &&
-      size_of(*dtype_of(*options.reduce_dtype)) > size_of(dtype_of(parameter))) {
-    return std::string("its gradient will be ") + c10::toString(*options.reduce_dtype) +
-           " by reduce_dtype, with which fused = true cannot step a parameter of another dtype. "
-           "Shard the optimizer, or leave out one of them.";
-  }
-  return {};
-}
-
-/// The reason why a parameter cannot be trained; empty if it can. Adds its storage to `storages`.
-std::string problem_with_parameter(const ReducedParameter& parameter, const ReducedParameter& first,
-                                   const DistributedOptimizerOptions& options, Storages& storages) {
-  const at::Tensor& tensor = parameter.tensor;
-  if (std::string problem = problem_with_type(tensor); !problem.empty()) return problem;
-  if (is_deferred(tensor) && options.process_set->rank() == 0) {
-    return "a kolo::deferred model has no elements on this rank, and this is the first of the "
-           "process set, whose values all would get. Take a set with the first rank of the node.";
-  }
-  // backward() has a thread per device: hooks of two devices would race on the state of the step.
-  if (tensor.device() != first.tensor.device()) {
-    return "it lies on " + tensor.device().str() + ", and parameter '" + first.name + "' on " +
-           first.tensor.device().str() +
-           ". Move the model to one device, or wrap an optimizer for each.";
-  }
-  if (options.op == ReduceOp::Adasum && !tensor.is_cpu()) {
-    return "it lies on " + tensor.device().str() +
-           ", and op Adasum is for gradients in CPU memory. Use Average or Sum.";
-  }
-  if (GradientReducer::reduces(tensor)) {
-    return "it belongs to another DistributedOptimizer already. Destroy that one first, or leave "
-           "the parameter out of one of them.";
-  }
-  if (*options.shard != Shard::None) {
-    if (const std::string problem = problem_with_storage(parameter, storages); !problem.empty()) {
-      return problem + ", which shard = " + std::string(name_of(*options.shard)) +
-             " cannot move. Give the model a contiguous clone of it.";
-    }
-  }
-  if (std::string problem = problem_with_fused(tensor, options); !problem.empty()) return problem;
-  if (tensor.is_conj() || tensor.is_neg()) {
-    return "it is a lazy conjugate or negative. Give the model a clone of it.";
-  }
-  const DType dtype = dtype_of(tensor);
-  if (is_floating(dtype) || is_complex(dtype)) return {};
-  return "gradients of " + std::string(name_of(dtype)) +
-         " parameters cannot be reduced. Exclude it, or make it floating.";
-}
-
 /// Ranks submit buckets as their gradients arrive.
 std::string problem_with_process_set(const DistributedOptimizerOptions& options) {
   if (member_set(options.process_set).matching() == Matching::ByName) return {};
@@ -301,17 +198,6 @@ std::string problem_with(WrappedOptimizer& optimizer,
         problem_with_groups(optimizer, options), problem_with_names(names),
         problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
-  }
-  return {};
-}
-
-std::string problem_with(const std::vector<ReducedParameter>& parameters,
-                         const ReducedParameter& first,
-                         const DistributedOptimizerOptions& options) {
-  Storages storages;
-  for (const ReducedParameter& parameter : parameters) {
-    const std::string problem = problem_with_parameter(parameter, first, options, storages);
-    if (!problem.empty()) return "parameter '" + parameter.name + "': " + problem;
   }
   return {};
 }

@@ -1,12 +1,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "train/gradients/gradient_compression.hpp"
-#include "train/gradients/gradient_reducer.hpp"
-#include "train/gradients/parameter_watch.hpp"
 #include "train/wrapped/libtorch_optimizer.hpp"
 
 namespace kolo::train {
@@ -21,20 +18,10 @@ std::string problem_with_compression(const DistributedOptimizerOptions& options)
 /// there is none.
 std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
 
-/// Sets which parameters are compressed. Returns the problem with them; empty if there is none.
-std::string apply_compression_policy(const DistributedOptimizerOptions& options,
-                                     const GradientCompression& compression,
-                                     std::vector<ReducedParameter>& parameters);
-
 /// The problem with this rank's arguments to a DistributedOptimizer, and what to do; empty if there
 /// is none.
 std::string problem_with(WrappedOptimizer& optimizer,
                          const DistributedOptimizer::NamedParameters& names,
                          const DistributedOptimizerOptions& options);
-
-/// The problem with parameters whose gradients are to be reduced; empty if there is none. `first`
-/// is the optimizer's first.
-std::string problem_with(const std::vector<ReducedParameter>& parameters,
-                         const ReducedParameter& first, const DistributedOptimizerOptions& options);
 
 }  // namespace kolo::train

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "train/gradients/gradient_reducer.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/training_context.hpp"
 
 namespace kolo::train {
 

@@ -7,23 +7,12 @@
 
 #include "kolo/agreement.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
+#include "train/gradients/gradient_reducers.hpp"
 #include "train/gradients/parameter_watch.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {
-
-/// The facts about options and parameters that must be equal on all ranks. Includes frozen
-/// parameters with Shard::Full.
-std::vector<NamedValue> facts_of(const DistributedOptimizerOptions& options,
-                                 const std::vector<ReducedParameter>& parameters,
-                                 const std::vector<ReducedParameter>& frozen);
-
-/// The facts about parameter groups that must be equal on all ranks: their options, and the group
-/// of each parameter.
-std::vector<NamedValue> facts_of(const OptionSync& option_sync,
-                                 const std::vector<ReducedParameter>& parameters);
 
 /// How a step ended whose gradients are reduced.
 enum class StepEnd : std::uint8_t {

@@ -10,9 +10,9 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "train/gradients/global_gradients.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 #include "train/optimizer/rank_comparison.hpp"
-#include "train/optimizer/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {

@@ -364,7 +364,7 @@ void TrainingEngine::set_hook(BucketHook hook) {
   require(Call::RegisterBucketHook);
   context_.hook = std::move(hook);
   for (const auto& reducer : reducers_) {
-    reducer->lay_out_residuals(reducer->residuals().take());
+    reducer->layouts().lay_out_residuals(reducer->layouts().residuals().take());
   }
 }
 
@@ -459,7 +459,7 @@ void TrainingEngine::reduce(bool is_discarded) {
   std::vector<std::string> dropped;
   if (!is_discarded) dropped = reducers_.drop_undefined();
   // Collective in the first step, which other ranks may take even if this one discards it.
-  for (const auto& reducer : reducers_) reducer->lay_out_by_arrival();
+  for (const auto& reducer : reducers_) reducer->layouts().follow_arrivals();
   if (is_discarded) return;
   normalization_.normalize();
   note_dropped(dropped);

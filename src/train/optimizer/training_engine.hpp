@@ -12,15 +12,15 @@
 #include <torch/optim/optimizer.h>
 
 #include "insight/recorder.hpp"
+#include "train/checkpoint/training_checkpoint.hpp"
 #include "train/gradients/global_gradients.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 #include "train/optimizer/call_rules.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
 #include "train/optimizer/local_sgd.hpp"
 #include "train/optimizer/loss_normalization.hpp"
 #include "train/optimizer/rank_comparison.hpp"
 #include "train/optimizer/step_protocol.hpp"
-#include "train/optimizer/training_checkpoint.hpp"
-#include "train/optimizer/training_context.hpp"
 #include "train/optimizer/training_reporter.hpp"
 #include "train/optimizer/usage_guards.hpp"
 #include "train/wrapped/options.hpp"

@@ -10,6 +10,7 @@
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/coded_pieces.hpp"
 #include "runtime/engine/engine.hpp"
+#include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo {
@@ -183,21 +184,24 @@ void add_traffic(const GradientReducer& reducer, const TrainingContext& context,
   }
 }
 
-void count_memory(const GradientReducer& reducer, Shard shard, TrainingReport::Kept& kept) {
-  kept.residuals += reducer.residuals().size_bytes();
+void count_memory(const GradientReducer& reducer, TrainingReport::Kept& kept) {
+  kept.residuals += reducer.layouts().residuals().size_bytes();
   const bool has_shards = reducer.shards() != nullptr;
-  const bool has_slots = has_shards && shards_gradients(shard);
+  const bool has_slots = reducer.layouts().now().shares_slots();
   (has_slots ? kept.buckets : kept.gradients) += reducer.buckets().memory().size_bytes();
   if (has_shards && reducer.shards()->memory().units() != nullptr) {
     kept.buckets += reducer.shards()->memory().units()->slot_bytes();
   }
-  for (const ReducedParameter& parameter : reducer.parameters()) {
-    if (shard != Shard::Full) kept.parameters += parameter.tensor.nbytes();
+  const std::vector<ReducedParameter>& parameters = reducer.parameters();
+  for (const ReducedParameter& parameter : parameters) {
+    if (!is_fully_sharded(parameter.tensor)) kept.parameters += parameter.tensor.nbytes();
   }
   for (std::size_t i = 0; has_shards && i < reducer.buckets().buckets().size(); ++i) {
     if (has_slots) kept.gradients += reducer.shards()->gradient_shard(i).nbytes();
-    if (shard != Shard::Full) continue;
-    for (const auto& leaf : reducer.shards()->leaves(i)) kept.parameters += leaf.elements.nbytes();
+    for (const ParameterShards::Leaf& leaf : reducer.shards()->leaves(i)) {
+      if (!is_fully_sharded(parameters[leaf.parameter].tensor)) continue;
+      kept.parameters += leaf.elements.nbytes();
+    }
   }
 }
 
@@ -255,7 +259,7 @@ TrainingReport TrainingReporter::report(const GradientReducers& reducers,
       size.add(parameter.tensor, context_.options);
     }
     add_traffic(*reducer, context_, traffic);
-    count_memory(*reducer, report.shard, report.now);
+    count_memory(*reducer, report.now);
   }
   const std::size_t state_per_parameter = count_state(view, report.now);
   const auto sharers = static_cast<std::size_t>(report.sharers);

@@ -6,8 +6,8 @@
 
 #include "kolo/torch/training_report.hpp"
 #include "train/checkpoint/training_view.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 
 namespace kolo::train {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 
 namespace kolo::train {
 

@@ -231,6 +231,22 @@ TEST_F(GatheredFrozenTest, AnotherMode_MakesFrozenParametersWhole) {
   EXPECT_TRUE(torch::equal(values_of(*loaded), values));
 }
 
+TEST_F(GatheredFrozenTest, WhatAnEndedOptimizerTrained_IsReadByOneRankAlone) {
+  const at::Tensor weight = torch::ones({301}).requires_grad_();
+  const at::Tensor left = torch::ones({7}).requires_grad_();
+  const at::Tensor empty = torch::empty({0}).requires_grad_();
+  const DistributedOptimizer::NamedParameters names{
+      {"weight", weight}, {"left", left}, {"empty", empty}};
+  torch::optim::SGD all({weight, left, empty}, 0.1);
+  {
+    const DistributedOptimizer first(all, names, {.shard = Shard::Full});
+  }
+  empty.set_requires_grad(false);
+  torch::optim::SGD inner({weight}, 0.1);
+  const DistributedOptimizer second(inner, names, {.shard = Shard::Full});
+  if (rank() == 0) EXPECT_EQ((left.sum() + empty.sum()).item<float>(), 7);
+}
+
 TEST_F(GatheredFrozenTest, DeferredModels_HaveTheValuesOfOrdinaryOnes) {
   if (Config::from_environment().fake_nodes > 0) GTEST_SKIP() << "two ranks are first of a node";
   auto model = deferred<AdaptedLayersImpl>(std::int64_t{kWidth});

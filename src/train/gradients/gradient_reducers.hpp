@@ -14,7 +14,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "train/gradients/gradient_reducer.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {

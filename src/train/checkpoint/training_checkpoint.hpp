@@ -18,8 +18,8 @@
 #include "kolo/torch/checkpoint.hpp"
 #include "train/checkpoint/saved_state.hpp"
 #include "train/checkpoint/training_view.hpp"
-#include "train/optimizer/gradient_reducers.hpp"
-#include "train/optimizer/training_context.hpp"
+#include "train/gradients/gradient_reducers.hpp"
+#include "train/gradients/training_context.hpp"
 #include "train/wrapped/options.hpp"
 
 namespace kolo::train {

@@ -1,4 +1,4 @@
-#include "train/optimizer/gradient_reducers.hpp"
+#include "train/gradients/gradient_reducers.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,8 +15,7 @@
 #include "kolo/agreement.hpp"
 #include "kolo/error.hpp"
 #include "train/gradients/global_gradients.hpp"
-#include "train/optimizer/optimizer_checks.hpp"
-#include "train/optimizer/rank_comparison.hpp"
+#include "train/gradients/parameter_checks.hpp"
 #include "train/sharding/operator_watch.hpp"
 #include "train/tensors/deferred.hpp"
 #include "train/tensors/parameter_storage.hpp"
@@ -64,9 +63,8 @@ void GradientReducers::add_first(const std::string& problem) {
   }
   add(std::move(parameters), frozen, problem);
   TrainingContext::NamedTensors kept;  // on each rank
-  const bool has_one_copy = context_.options.shard == Shard::Full && !context_.gathers_on_use;
   for (const ReducedParameter& parameter : all) {
-    if (has_one_copy && parameter.tensor.requires_grad()) continue;
+    if (has_one_copy(parameter.tensor) && parameter.tensor.requires_grad()) continue;
     kept.emplace_back(parameter.name, parameter.tensor);
   }
   fill_deferred(kept, context_.set);
@@ -82,10 +80,10 @@ void GradientReducers::add_new(const std::function<void()>& before) {
 void GradientReducers::rebuild(std::int64_t additions) {
   additions_ = additions;
   Residuals::ByParameter residuals;
-  for (const auto& reducer : reducers_) residuals.merge(reducer->residuals().take());
+  for (const auto& reducer : reducers_) residuals.merge(reducer->layouts().residuals().take());
   reducers_.clear();
   add_first({});
-  for (const auto& reducer : reducers_) reducer->lay_out_residuals(residuals);
+  for (const auto& reducer : reducers_) reducer->layouts().lay_out_residuals(residuals);
 }
 
 std::string GradientReducers::name_of(const at::Tensor& parameter, std::size_t index) const {
@@ -235,9 +233,10 @@ void GradientReducers::add(Parameters parameters, const Parameters& frozen,
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);
   }
-  // An earlier optimizer may still gather them in its units.
-  for (const ReducedParameter& parameter : frozen) {
-    if (is_gathered_on_use(parameter.tensor)) take_from_units(parameter.tensor);
+  // Units of an earlier optimizer may still gather them, also those that are not trained any more.
+  for (const ReducedParameter& parameter : reducers_.empty() ? all_parameters() : parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    if (is_gathered_on_use(tensor) && !GradHooks::are_on(tensor)) take_from_units(tensor);
   }
   choose_memory(parameters.empty() ? frozen : parameters, prefix);
   if (!parameters.empty()) {
@@ -282,7 +281,7 @@ void GradientReducers::place_frozen(const Parameters& frozen, const std::string&
 
 std::int64_t GradientReducers::layouts() const {
   std::int64_t layouts = 0;
-  for (const auto& reducer : reducers_) layouts += reducer->layouts();
+  for (const auto& reducer : reducers_) layouts += reducer->layouts().count();
   return layouts;
 }
 
@@ -349,12 +348,12 @@ void GradientReducers::abandon() {
 
 void GradientReducers::finish_residuals(bool is_used) {
   for (const auto& reducer : reducers_) {
-    is_used ? reducer->residuals().keep() : reducer->residuals().restore();
+    is_used ? reducer->layouts().residuals().keep() : reducer->layouts().residuals().restore();
   }
 }
 
 void GradientReducers::rescale_residuals(double factor) {
-  for (const auto& reducer : reducers_) reducer->residuals().rescale(factor);
+  for (const auto& reducer : reducers_) reducer->layouts().residuals().rescale(factor);
 }
 
 std::vector<at::Tensor> GradientReducers::gradients() const {

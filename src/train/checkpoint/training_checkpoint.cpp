@@ -1,4 +1,4 @@
-#include "train/optimizer/training_checkpoint.hpp"
+#include "train/checkpoint/training_checkpoint.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -504,7 +504,7 @@ TrainingView::Residuals TrainingCheckpoint::residuals(const CurrentNames& names)
                                     .copies = is_of_node ? nodes.node_count() : context_.set.size(),
                                     .are_averaged = context_.options.op == ReduceOp::Average};
   for (const auto& reducer : reducers_) {
-    Residuals::ByParameter by_parameter = reducer->residuals().before_step();
+    Residuals::ByParameter by_parameter = reducer->layouts().residuals().before_step();
     for (const ReducedParameter& parameter : reducer->parameters()) {
       const auto found = by_parameter.find(parameter.tensor.unsafeGetTensorImpl());
       if (found == by_parameter.end()) continue;
@@ -520,10 +520,10 @@ nlohmann::json TrainingCheckpoint::layout(const CurrentNames& names) const {
   nlohmann::json order = nlohmann::json::array();
   nlohmann::json sparse = nlohmann::json::array();
   for (const auto& reducer : reducers_) {
-    for (const std::size_t i : reducer->order()) {
+    for (const std::size_t i : reducer->layouts().order()) {
       const std::string name = names.of(reducer->parameters()[i]);
       order.push_back(name);
-      if (reducer->is_sparse(i)) sparse.push_back(name);
+      if (reducer->layouts().is_sparse(i)) sparse.push_back(name);
     }
   }
   return {{"order", order}, {"sparse", sparse}};
@@ -544,10 +544,9 @@ void TrainingCheckpoint::follow_layout(const TrainingDetails& details) {
     }
     std::vector<bool> sparse(parameters.size());
     for (const std::string& name : details.sparse) {
-      const auto place = places.find(name);
-      if (place != places.end() && !context_.is_sharded()) sparse[place->second] = true;
+      if (const auto place = places.find(name); place != places.end()) sparse[place->second] = true;
     }
-    reducer->lay_out_by(order, sparse);
+    reducer->layouts().follow(order, sparse);
   }
 }
 
