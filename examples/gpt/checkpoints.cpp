@@ -60,7 +60,9 @@ void save_if_due(kolo::DistributedOptimizer& optimizer, const Options& options,
   if (options.save.empty()) return;
   const bool is_due = options.save_every > 0 && done % options.save_every == 0;
   if (!is_due && done != options.steps) return;
-  optimizer.save(options.save, {.keep_last = kKept, .extras = settings_of(options, text)});
+  optimizer.save(options.save,
+                 {.keep_last = kKept, .extras = settings_of(options, text), .in_background = true});
+  if (done == options.steps) optimizer.wait_for_save();
 }
 
 }  // namespace gpt

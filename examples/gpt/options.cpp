@@ -34,8 +34,9 @@ void add_training_options(CLI::App& app, Options& options) {
                  "windows of text of each rank in a step; N ranks with B/N each train like one "
                  "rank with B")
       ->check(count);
-  app.add_option("--optimizer", options.optimizer, "Muon steps the matrices of blocks")
-      ->check(CLI::IsMember({"adamw", "muon"}));
+  app.add_option("--optimizer", options.optimizer,
+                 "adamw, adamw8bit (state of 8 bits), or muon for the matrices of blocks")
+      ->check(CLI::IsMember({"adamw", "adamw8bit", "muon"}));
   app.add_option("--lr", options.learning_rate, "peak learning rate")
       ->check(CLI::Validator(accept_learning_rate, ""));
   examples::add_device_option(app, options.device);

@@ -21,7 +21,7 @@ struct Options {
 
   int batch = 32;  ///< windows of every rank in every step
   int steps = 1000;
-  std::string optimizer = "adamw";  ///< or muon
+  std::string optimizer = "adamw";  ///< adamw8bit or muon
   double learning_rate = 3e-3;      ///< the peak of the schedule
   int seed = 1;
 

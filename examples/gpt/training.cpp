@@ -16,6 +16,7 @@
 #include "common/statistics.hpp"
 #include "gpt/batch.hpp"
 #include "gpt/checkpoints.hpp"
+#include "kolo/extras/adamw_8bit.hpp"
 #include "kolo/extras/muon.hpp"
 #include "kolo/extras/progress_bar.hpp"
 #include "kolo/runtime.hpp"
@@ -58,6 +59,11 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Option
     const auto adamw =
         torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
     return std::make_unique<torch::optim::AdamW>(model->parameters(), adamw);
+  }
+  if (options.optimizer == "adamw8bit") {
+    const auto adamw =
+        kolo::AdamW8bitOptions(options.learning_rate).betas({0.9, 0.99}).weight_decay(0.01);
+    return std::make_unique<kolo::AdamW8bit>(model->parameters(), adamw);
   }
   std::vector<at::Tensor> matrices;
   std::vector<at::Tensor> others;

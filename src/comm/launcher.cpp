@@ -63,6 +63,12 @@ constexpr std::array kKnown{
           "--mpi=list has all), or its mpirun inside of the job.",
           true},
     Known{"a launcher with PMIx", "PMIX_RANK", nullptr, {"PMIX_NAMESPACE"}, kOwnLauncher},
+    Known{"torchrun, or a program that sets the same variables,",
+          "RANK",
+          "WORLD_SIZE",
+          {"TORCHELASTIC_RUN_ID"},
+          "Use mpirun -np N in place of torchrun --nproc-per-node N, or of spawned processes.",
+          true},
 };
 
 /// Empty if there is no such variable; null stands for none.

@@ -17,7 +17,8 @@ struct Launcher {
 };
 
 /// Finds the launcher: Open MPI's mpirun, Hydra (MPICH and Intel MPI), MVAPICH, Slurm, PALS, Flux,
-/// or another one with PMIx. Returns nothing if none of these started this process.
+/// another one with PMIx, or torchrun, which MPI does not know. Returns nothing if none of these
+/// started this process.
 std::optional<Launcher> find_launcher();
 
 /// Notes in the environment that Kolo has started in this process, for what follows.
