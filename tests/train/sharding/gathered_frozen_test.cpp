@@ -244,7 +244,9 @@ TEST_F(GatheredFrozenTest, WhatAnEndedOptimizerTrained_IsReadByOneRankAlone) {
   empty.set_requires_grad(false);
   torch::optim::SGD inner({weight}, 0.1);
   const DistributedOptimizer second(inner, names, {.shard = Shard::Full});
-  if (rank() == 0) EXPECT_EQ((left.sum() + empty.sum()).item<float>(), 7);
+  if (rank() == 0) {
+    EXPECT_EQ((left.sum() + empty.sum()).item<float>(), 7);
+  }
 }
 
 TEST_F(GatheredFrozenTest, DeferredModels_HaveTheValuesOfOrdinaryOnes) {
