@@ -1,7 +1,7 @@
 // All-reduce over several nodes that compresses the messages between nodes, but nothing inside a
 // node.
 //
-// The buffer is cut into a piece for each place that all nodes have (node_places.hpp); peers are
+// The buffer is cut into a piece for each place that all nodes have (steps/nodes.hpp); peers are
 // the ranks with the same place in the other nodes.
 //
 //   1 reduce-scatter  inside the node: the rank at place p combines piece p of its node's inputs

@@ -18,7 +18,7 @@ namespace gpt {
 /// A new model, the same on every rank that was given the same seed.
 Gpt make_model(const Options& options);
 
-/// AdamW, also with state of 8 bits; or Muon for the matrices of blocks, with AdamW's learning rate.
+/// AdamW, also with state of 8 bits; or Muon for the matrices of blocks, with AdamW's rate.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Gpt& model, const Options& options);
 
 /// This rank's share of the random batches of a text, the same in every run.

@@ -10,8 +10,8 @@
 
 #include "bindings.hpp"
 #include "train/checkpoint/training_checkpoint.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
 #include "train/wrapped/options.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::python {
 

@@ -31,7 +31,7 @@ struct Topology {
   int cross_size = 1;
   std::vector<int> node_of_rank{0};  ///< nodes are numbered in the order of their lowest rank
   std::vector<std::string> host_of_rank{};  ///< names; empty: unknown
-  bool shares_cores = false;                ///< this rank, with others: see comm/cores.hpp
+  bool shares_cores = false;                ///< this rank, with others: see shares_cores()
 
   /// Whether every node has the same number of ranks.
   bool is_homogeneous() const;

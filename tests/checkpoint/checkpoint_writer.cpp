@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "checkpoint/model.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/error.hpp"
 #include "kolo/runtime.hpp"
 
@@ -28,8 +28,9 @@ constexpr const char* kUsage = R"(usage:
 
 void save(Runtime& runtime, const std::string& folder, unsigned number) {
   const Slices own = own_slices(large_model(), runtime.size(), runtime.rank(), number);
-  checkpoints::write_checkpoint(folder, own.slices, {{"number", number}}, /*keep_last=*/1,
-                                checkpoints::Ranks());
+  checkpoints::NewCheckpoint(folder, own.slices, {{"number", number}}, /*keep_last=*/1,
+                             checkpoints::Ranks())
+      .write();
 }
 
 void write_one_file(const std::string& path, unsigned number) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/collectives.hpp"
 
 namespace kolo::test {

@@ -9,9 +9,9 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/model.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/signed_index.hpp"
 #include "checkpoint/temporary_folder.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 
@@ -27,8 +27,9 @@ class CheckpointReadTest : public testing::TestWithParam<int> {
   CheckpointReadTest() {
     run_runtimes(2, [&](Runtime& runtime) {
       const Slices own = own_slices(large_model(), 2, runtime.rank(), 1);
-      checkpoints::write_checkpoint(folder_.path(), own.slices, {{"number", 1}}, 0,
-                                    checkpoints::Ranks());
+      checkpoints::NewCheckpoint(folder_.path(), own.slices, {{"number", 1}}, 0,
+                                 checkpoints::Ranks())
+          .write();
     });
   }
 

@@ -7,15 +7,15 @@
 
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/model.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/temporary_folder.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "runtime/runtimes.hpp"
 #include "support/sanitizers.hpp"
 
 namespace kolo::test::round_trip_test {
 
 using checkpoints::Checkpoint;
-using checkpoints::write_checkpoint;
+using checkpoints::NewCheckpoint;
 
 nlohmann::json details_of(int rank) {
   return {{"common", {{"lr", 1.0 / 3.0}, {std::to_string(rank), rank * 7}}}, {"last", rank}};
@@ -25,8 +25,8 @@ void save(const std::filesystem::path& folder, const std::vector<TestTensor>& mo
           unsigned salt, Division division = Division::Evenly, int keep_last = 0) {
   run_runtimes(ranks, [&](Runtime& runtime) {
     const Slices own = own_slices(model, runtime.size(), runtime.rank(), salt, division);
-    write_checkpoint(folder, own.slices, details_of(runtime.rank()), keep_last,
-                     checkpoints::Ranks());
+    NewCheckpoint(folder, own.slices, details_of(runtime.rank()), keep_last, checkpoints::Ranks())
+        .write();
   });
 }
 

@@ -23,9 +23,9 @@
 #include "checkpoint/files.hpp"
 #include "checkpoint/folder_lock.hpp"
 #include "checkpoint/model.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/publish.hpp"
 #include "checkpoint/temporary_folder.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/error.hpp"
 #include "runtime/runtimes.hpp"
 
@@ -42,8 +42,9 @@ class SharedFolderTest : public testing::Test {
   void save(unsigned salt, int keep_last = 1, const OperationOptions& options = {}) {
     const Runtime& runtime = Runtime::current();
     const Slices own = own_slices(model_, runtime.size(), runtime.rank(), salt);
-    checkpoints::write_checkpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last,
-                                  checkpoints::Ranks(options));
+    checkpoints::NewCheckpoint(folder_.path(), own.slices, {{"salt", salt}}, keep_last,
+                               checkpoints::Ranks(options))
+        .write();
   }
   /// Reads the whole newest checkpoint, and returns its salt.
   unsigned newest() {
@@ -112,8 +113,9 @@ TEST_F(SharedFolderTest, MissingShards_PreventPublishing) {
         };
       }
       const std::string text = text_thrown_by<BackendError>([&] {
-        checkpoints::write_checkpoint(folder_.path(), own.slices, {{"salt", 2}}, 1,
-                                      checkpoints::Ranks());
+        checkpoints::NewCheckpoint(folder_.path(), own.slices, {{"salt", 2}}, 1,
+                                   checkpoints::Ranks())
+            .write();
       });
       expect_contains(text, "rank-0000.safetensors' was written but is missing");
       barrier();

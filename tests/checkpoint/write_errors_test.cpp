@@ -15,7 +15,6 @@
 namespace kolo::test::write_errors_test {
 
 using checkpoints::TensorSlice;
-using checkpoints::write_checkpoint;
 using nlohmann::json;
 
 class CheckpointWriteErrorsTest : public WriteFixture {};

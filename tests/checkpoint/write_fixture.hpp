@@ -14,8 +14,8 @@
 #include "checkpoint/checkpoint.hpp"
 #include "checkpoint/folder_lock.hpp"
 #include "checkpoint/model.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/temporary_folder.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "runtime/runtimes.hpp"
 
 namespace kolo::test {
@@ -38,7 +38,8 @@ struct Save {
   int keep_last = 0;
 
   void run() const {
-    checkpoints::write_checkpoint(folder, own.slices, details, keep_last, checkpoints::Ranks());
+    checkpoints::NewCheckpoint(folder, own.slices, details, keep_last, checkpoints::Ranks())
+        .write();
   }
   checkpoints::TensorSlice& slice(const std::string& name) {
     for (checkpoints::TensorSlice& slice : own.slices) {

@@ -13,7 +13,7 @@
 namespace kolo::test::write_test {
 
 using checkpoints::Checkpoint;
-using checkpoints::write_checkpoint;
+using checkpoints::NewCheckpoint;
 
 class CheckpointWriteTest : public WriteFixture {};
 INSTANTIATE_TEST_SUITE_P(, CheckpointWriteTest, testing::Values(1, 2, 3, 4));
@@ -74,7 +74,7 @@ TEST_P(CheckpointWriteTest, ProcessSetAndUmask_AreRespected) {
     if (!set.included()) return;
     const checkpoints::Ranks ranks({.name = "mine", .process_set = &set});
     const Slices own = own_slices(model_, set.size(), set.rank(), 4);
-    write_checkpoint(folder_.path(), own.slices, {{"a", 1}}, 0, ranks);
+    NewCheckpoint(folder_.path(), own.slices, {{"a", 1}}, 0, ranks).write();
     const Checkpoint checkpoint(folder_.path(), ranks);
     const Bytes weight = contents(model_[7], 4);
     EXPECT_EQ(read_slice(checkpoint, model_[7], 3, 3000),

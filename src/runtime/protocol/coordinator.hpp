@@ -238,7 +238,7 @@ class Coordinator {
   /// `kind`: of the errors.
   void on_lost(int rank, const std::string& how, ErrorKind kind = ErrorKind::PeerLost);
 
-  /// What to do now. Call it after events, and at `next_time()`.
+  /// What to do now. Call it in every step of progress; `next_time()` is for simulations.
   Actions decide(Time now);
   Time next_time() const;
 

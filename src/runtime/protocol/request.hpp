@@ -30,7 +30,7 @@ struct TensorType {
 
 /// An operation that a rank wants to run: a name, and everything that the ranks must agree on under
 /// that name. A new field must be added to first_difference() and can_fuse() (request.cpp), to
-/// wire.fbs, and to pack() and unpack() in wire.cpp and wire_decode.cpp.
+/// wire.fbs, to pack() and unpack() (wire.cpp), and to stamp_of() (ordered_communicator.cpp).
 struct Request {
   std::string name;
   Collective collective = Collective::AllReduce;

@@ -264,7 +264,7 @@ std::vector<Read> reads_of(const ModelView& model, const SavedTraining& saved, b
   for_each_tensor(model, [&](const std::string& name, const at::Tensor& tensor) {
     if (!is_fully_sharded(tensor)) {
       add(name, tensor, 0, tensor);
-    } else if (has_one_copy(tensor) && !model.shared.contains(name) && model.sets_shared_copies) {
+    } else if (has_one_copy(tensor) && !model.sharded.contains(name) && model.sets_shared_copies) {
       add(name, tensor, 0, tensor.variable_data());  // another optimizer steps it
     }
   });

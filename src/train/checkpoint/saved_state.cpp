@@ -91,7 +91,7 @@ void require_known_fields(const TrainingView& view, const SavedTraining& saved,
     const auto found = saved.index.tensors.find(key);
     const bool is_narrow =
         found != saved.index.tensors.end() && found->second.dtype == dtype_of(leaf.parameter);
-    saved.require(key, is_narrow ? dtype_of(leaf.parameter) : *dtype_of(leaf.stepped),
+    saved.require(key, is_narrow ? dtype_of(leaf.parameter) : *dtype_of(leaf.stepped_dtype),
                   leaf.parameter.sizes().vec());
     if (!tensor->second) {
       refuse(view, saved, "'" + field.name + "' of '" + name + "' is not elementwise");

@@ -255,7 +255,7 @@ std::vector<std::string> unused_state(const TrainingView& view, const SavedTrain
                                       bool strict) {
   std::vector<std::string> unused;
   std::unordered_set<std::string> stepped;
-  for (const std::string& name : view.stepped) stepped.insert(saved.name_of(name));
+  for (const std::string& name : view.stepped_names) stepped.insert(saved.name_of(name));
   for (const auto& [name, state] : saved.details.state) {
     if (stepped.contains(name)) continue;
     if (strict) {
@@ -275,8 +275,8 @@ std::vector<std::string> unused_state(const TrainingView& view, const SavedTrain
 void require_masters(const TrainingView& view, const SavedTraining& saved) {
   for (const TrainingView::Leaf& leaf : view.leaves) {
     const std::string key = master_key(saved.name_of(leaf.name));
-    if (leaf.stepped == leaf.parameter.scalar_type() || !saved.has(key)) continue;
-    saved.require(key, *dtype_of(leaf.stepped), leaf.parameter.sizes().vec());
+    if (leaf.stepped_dtype == leaf.parameter.scalar_type() || !saved.has(key)) continue;
+    saved.require(key, *dtype_of(leaf.stepped_dtype), leaf.parameter.sizes().vec());
   }
 }
 
@@ -292,12 +292,13 @@ void require_random_states(const TrainingView& view, const SavedTraining& saved)
 void add_masters(TrainingView& view, const SavedTraining& saved, std::vector<Read>& reads) {
   for (TrainingView::Leaf& leaf : view.leaves) {
     const std::string place = master_key(saved.name_of(leaf.name));
-    const bool is_saved = leaf.stepped != leaf.parameter.scalar_type() && saved.has(place);
+    const bool is_saved = leaf.stepped_dtype != leaf.parameter.scalar_type() && saved.has(place);
     if (leaf.is_whole()) {
       leaf.master =
-          is_saved ? at::empty(leaf.parameter.sizes(),
-                               leaf.parameter.options().dtype(leaf.stepped).requires_grad(false))
-                   : at::Tensor();
+          is_saved
+              ? at::empty(leaf.parameter.sizes(),
+                          leaf.parameter.options().dtype(leaf.stepped_dtype).requires_grad(false))
+              : at::Tensor();
     }
     if (is_saved) reads.push_back({place, leaf.begin, leaf.master});
   }
@@ -441,7 +442,7 @@ TrainingView TrainingCheckpoint::view() const {
                               .sets_shared_copies = sets.sharded->rank() == 0},
                     .mastered = {},
                     .leaves = {},
-                    .stepped = {},
+                    .stepped_names = {},
                     .groups = names.of(context_.groups),
                     .residuals = residuals(names),
                     .hook = context_.hook,
@@ -462,9 +463,9 @@ void TrainingCheckpoint::add_leaves(const CurrentNames& names, TrainingView& vie
   for (const auto& reducer : reducers_) {
     append_leaves(*reducer, type, names, view);
     for (const ReducedParameter& parameter : reducer->parameters()) {
-      view.stepped.insert(names.of(parameter));
+      view.stepped_names.insert(names.of(parameter));
       if (reducer->shards() == nullptr) continue;
-      view.model.shared.insert(names.of(parameter));
+      view.model.sharded.insert(names.of(parameter));
       if (!type.has_master(parameter.tensor)) continue;
       view.mastered.emplace_back(names.of(parameter), parameter.tensor);
     }
@@ -472,7 +473,8 @@ void TrainingCheckpoint::add_leaves(const CurrentNames& names, TrainingView& vie
   // A parameter may be frozen now, and have state from steps before.
   const std::vector<ReducedParameter> unreduced = reducers_.unreduced_parameters();
   append_whole(unreduced, type, names, view);
-  for (const ReducedParameter& parameter : unreduced) view.stepped.insert(names.of(parameter));
+  for (const ReducedParameter& parameter : unreduced)
+    view.stepped_names.insert(names.of(parameter));
 }
 
 /// Adds this rank's shares of fully sharded parameters: its leaves, and those that nothing steps.
@@ -486,7 +488,7 @@ void TrainingCheckpoint::add_shares(const CurrentNames& names, TrainingView& vie
     if (!leaf.is_whole()) add(leaf.name, leaf.parameter, leaf.elements, leaf.begin);
   }
   for (const auto& [name, tensor] : context_.frozen.parameters()) {
-    view.model.shared.insert(names.of(tensor, name));
+    view.model.sharded.insert(names.of(tensor, name));
   }
   for (const auto& [parameter, share] : context_.frozen.shares()) {
     const auto& [begin, elements] = share;

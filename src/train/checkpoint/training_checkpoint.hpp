@@ -12,8 +12,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/ranks.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/agreement.hpp"
 #include "kolo/torch/checkpoint.hpp"
 #include "train/checkpoint/saved_state.hpp"

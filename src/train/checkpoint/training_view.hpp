@@ -14,7 +14,7 @@
 #include "kolo/process_set.hpp"
 #include "kolo/torch/bucket_hook.hpp"
 #include "train/tensors/parameter_storage.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 
@@ -33,13 +33,13 @@ struct ModelView {
   std::map<std::string, std::string> aliases;  ///< other names of tied parameters
   std::vector<Share> shares;
   /// Parameters sharded by this optimizer. Others may be sharded by another one.
-  std::unordered_set<std::string> shared{};
+  std::unordered_set<std::string> sharded{};
   /// Whether this rank sets parameters of which the ranks of a node have one copy.
   bool sets_shared_copies = true;
 
   /// Whether this optimizer gathers the parameter on use.
   bool gathers(const std::string& name, const at::Tensor& parameter) const {
-    return is_gathered_on_use(parameter) && shared.contains(name);
+    return is_gathered_on_use(parameter) && sharded.contains(name);
   }
   /// Whether a load sets the tensor: otherwise another optimizer gathers it, and its load() does.
   bool sets(const std::string& name, const at::Tensor& tensor) const {
@@ -71,7 +71,7 @@ struct TrainingView {
     at::Tensor values;    ///< the stepped tensor: the same, or a master copy
     std::int64_t begin;   ///< the leaf's first element in the parameter
     /// The dtype of `values`, also before parameters are sharded and master copies made.
-    at::ScalarType stepped;
+    at::ScalarType stepped_dtype;
     at::Tensor master;  ///< the master copy, if there is one: `values`, or of a whole parameter
 
     /// Whether it is a parameter that every rank steps.
@@ -99,8 +99,8 @@ struct TrainingView {
   ModelView::Named mastered;  ///< parameters with master copies, see DistributedOptimizerOptions
   /// What this rank steps; whole parameters that are frozen or not sharded yet, on each rank.
   std::vector<Leaf> leaves;
-  std::unordered_set<std::string> stepped;       ///< the parameters of all ranks' leaves
-  std::vector<std::vector<std::string>> groups;  ///< the members of each parameter group
+  std::unordered_set<std::string> stepped_names;  ///< the parameters of all ranks' leaves
+  std::vector<std::vector<std::string>> groups;   ///< the members of each parameter group
   Residuals residuals;
   const BucketHook& hook;
   WrappedOptimizer& wrapped;

@@ -37,7 +37,8 @@ std::vector<std::string> names_of(const std::vector<ReducedParameter>& parameter
   return names;
 }
 
-std::vector<std::size_t> in_their_order(const std::vector<ReducedParameter>& parameters) {
+/// backward() usually computes the gradients of the last parameters first.
+std::vector<std::size_t> last_first(const std::vector<ReducedParameter>& parameters) {
   return ArrivalOrder::complete({}, parameters.size());
 }
 
@@ -129,22 +130,17 @@ std::vector<PlannedParameter> BucketLayouts::planned(
   return planned;
 }
 
-std::vector<PlannedParameter> BucketLayouts::planned_parameters() const {
-  std::vector<PlannedParameter> all = planned(parameters_.all);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (is_sparse_[i]) all[i].count = 0;
-  }
-  return all;
-}
-
 std::size_t BucketLayouts::bytes_for(const std::vector<PlannedParameter>& planned) const {
   const std::size_t wanted = setup_.options.bucket_bytes;
   return wanted > 0 ? wanted : default_bucket_bytes(planned, parameters_.tensors.front().is_cuda());
 }
 
 BucketPlan BucketLayouts::plan(const std::vector<std::size_t>& order, std::size_t shards) const {
-  const std::vector<PlannedParameter> planned = planned_parameters();
-  return plan_buckets(planned, order, bytes_for(planned), shards);
+  std::vector<PlannedParameter> all = planned(parameters_.all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (is_sparse_[i]) all[i].count = 0;
+  }
+  return plan_buckets(all, order, bytes_for(all), shards);
 }
 
 BucketPlan BucketLayouts::plan_of_gradients(BucketPlan plan) const {
@@ -162,9 +158,9 @@ GradientBuckets BucketLayouts::make_buckets(BucketPlan plan, ProcessSet* set) {
 }
 
 void BucketLayouts::use(GradientBuckets buckets) {
-  now_ = std::make_unique<BucketLayout>(parameters_, setup_, prefix_ + "." + std::to_string(count_),
-                                        std::move(buckets), residuals_, *reduced_,
-                                        waits_in_backward());
+  now_ =
+      std::make_unique<BucketLayout>(parameters_, setup_, prefix_ + "." + std::to_string(count_),
+                                     std::move(buckets), residuals_, *reduced_, waits_in_backward_);
 }
 
 void BucketLayouts::shard(const BucketPlan& plan, std::unique_ptr<ParameterMemory> memory,
@@ -198,9 +194,8 @@ class WholeLayouts : public BucketLayouts {
     for (const at::Tensor& parameter : parameters.tensors) {
       if (has_one_copy(parameter)) make_own_copy(parameter);  // of an earlier optimizer
     }
-    use(make_buckets(plan_of_gradients(plan(in_their_order(parameters.all), 1)),
+    use(make_buckets(plan_of_gradients(plan(last_first(parameters.all), 1)),
                      setup.options.process_set));
-    lay_out_residuals({});
   }
 
  protected:
@@ -262,7 +257,7 @@ class ShardedLayouts final : public WholeLayouts {
       reduced_->assign(buckets, i, /*is_first=*/true);
     }
     if (keeps_gradients_) {
-      use(std::move(buckets));
+      use(std::move(buckets));  // the same, for reduced gradients that are sharded now
     } else {
       use_slots();
     }
@@ -271,17 +266,16 @@ class ShardedLayouts final : public WholeLayouts {
   const bool keeps_gradients_;
 };
 
-/// Parameters are sharded from the beginning, in their order: ranks share a copy of them, or gather
-/// them on use, in which case a bucket has the parameters of one unit. Later only the order of
-/// buckets changes.
+/// Parameters are sharded from the beginning: ranks share a copy of them, or gather them on use, in
+/// which case a bucket has the parameters of one unit. Later only the order of buckets changes.
 class FullLayouts final : public BucketLayouts {
  public:
   FullLayouts(const ParametersToReduce& parameters, const ReductionSetup& setup,
               const std::string& prefix)
       : BucketLayouts(parameters, setup, prefix) {
     if (setup.gathers_on_use) plan_units();
-    const BucketPlan layout =
-        units_ ? plan(by_unit(parameters.all, 0), shard_count()) : plan_of_pages();
+    waits_in_backward_ = !units_;  // a wait could keep parameters from the ranks that gather them
+    const BucketPlan layout = units_ ? plan_of_units() : plan_of_pages();
     const at::Device device = parameters.tensors.front().device();
     std::vector<at::Tensor> gradients;
     for (const Bucket& bucket : plan_of_gradients(layout).buckets) {
@@ -292,17 +286,9 @@ class FullLayouts final : public BucketLayouts {
     shard(layout, make_memory(layout, device), std::move(gradients));
     parameters.watch.refuse_writes();
     use_slots();
-    lay_out_residuals({});
   }
 
  private:
-  /// A wait could keep parameters from the ranks that gather them.
-  bool waits_in_backward() const override { return !units_; }
-
-  std::vector<PlannedParameter> planned_parameters() const override {
-    return in_units(BucketLayouts::planned_parameters(), 0);
-  }
-
   /// Orders buckets by the arrival of their last gradient.
   void lay_out(const std::vector<std::size_t>& order, const std::vector<bool>&) override {
     std::vector<std::size_t> arrival(order.size());
@@ -328,12 +314,17 @@ class FullLayouts final : public BucketLayouts {
     // At least this many by default, so that padding is a small part of a shard.
     constexpr std::size_t kPagesPerShard = 16;
     const std::size_t page = comm::page_bytes();
-    const std::vector<PlannedParameter> planned = planned_parameters();
-    std::size_t bytes = bytes_for(planned);
+    const std::vector<PlannedParameter> all = planned(parameters_.all);
+    std::size_t bytes = bytes_for(all);
     if (setup_.options.bucket_bytes == 0) {
       bytes = std::max(bytes, kPagesPerShard * shard_count() * page);
     }
-    return plan_buckets(planned, in_their_order(parameters_.all), bytes, shard_count(), page);
+    return plan_buckets(all, last_first(parameters_.all), bytes, shard_count(), page);
+  }
+
+  BucketPlan plan_of_units() const {
+    const std::vector<PlannedParameter> all = in_units(planned(parameters_.all), 0);
+    return plan_buckets(all, by_unit(parameters_.all, 0), bytes_for(all), shard_count());
   }
 
   /// Treats frozen parameters as if they had gradients.
@@ -359,17 +350,17 @@ class FullLayouts final : public BucketLayouts {
   /// The order of parameters by unit; `first_number` is the index in units_ of the first one.
   std::vector<std::size_t> by_unit(const std::vector<ReducedParameter>& parameters,
                                    std::size_t first_number) const {
-    std::vector<std::size_t> order = in_their_order(parameters);
+    std::vector<std::size_t> order = last_first(parameters);
     std::ranges::stable_sort(order, {}, [&](std::size_t i) {
       return std::pair{units_->unit_of[first_number + i], parameters[i].place};
     });
     return order;
   }
 
-  /// The parameters of a unit as one group, if there are units.
+  /// The parameters of a unit as one group.
   std::vector<PlannedParameter> in_units(std::vector<PlannedParameter> planned,
                                          std::size_t first_number) const {
-    for (std::size_t i = 0; units_ && i < planned.size(); ++i) {
+    for (std::size_t i = 0; i < planned.size(); ++i) {
       planned[i].may_split_group = planned[i].group == PlannedParameter::kNoGroup;
       planned[i].group = static_cast<int>(units_->unit_of[first_number + i]);
     }
@@ -404,9 +395,17 @@ std::unique_ptr<BucketLayouts> make_bucket_layouts(const ParametersToReduce& par
                                                    const ReductionSetup& setup,
                                                    const std::string& prefix) {
   const Shard shard = *setup.options.shard;
-  if (shard == Shard::None) return std::make_unique<WholeLayouts>(parameters, setup, prefix);
-  if (shard == Shard::Full) return std::make_unique<FullLayouts>(parameters, setup, prefix);
-  return std::make_unique<ShardedLayouts>(parameters, setup, prefix, !shards_gradients(shard));
+  std::unique_ptr<BucketLayouts> layouts;
+  if (shard == Shard::None) {
+    layouts = std::make_unique<WholeLayouts>(parameters, setup, prefix);
+  } else if (shard == Shard::Full) {
+    layouts = std::make_unique<FullLayouts>(parameters, setup, prefix);
+  } else {
+    const bool keeps_gradients = !shards_gradients(shard);
+    layouts = std::make_unique<ShardedLayouts>(parameters, setup, prefix, keeps_gradients);
+  }
+  layouts->lay_out_residuals({});
+  return layouts;
 }
 
 }  // namespace kolo::train

@@ -43,7 +43,7 @@ struct BucketLayout {
 };
 
 /// Lays out the buckets of a reducer as a shard mode wants them, and shards its parameters: first
-/// in the order of the parameters; after the first reduction, or when a checkpoint says it, in the
+/// with the last parameter first; after the first reduction, or when a checkpoint says it, in the
 /// order in which gradients arrive. A mode chooses one of three; who reduces does not ask which.
 class BucketLayouts {
  public:
@@ -77,9 +77,6 @@ class BucketLayouts {
                 const std::string& prefix);
 
   virtual void lay_out(const std::vector<std::size_t>& order, const std::vector<bool>& sparse) = 0;
-  /// Whether backward() may wait for the memory of a bucket.
-  virtual bool waits_in_backward() const { return true; }
-  virtual std::vector<PlannedParameter> planned_parameters() const;
 
   std::vector<PlannedParameter> planned(const std::vector<ReducedParameter>& parameters) const;
   /// The wanted size of buckets for these.
@@ -106,6 +103,7 @@ class BucketLayouts {
   Residuals residuals_;
   std::unique_ptr<ReducedGradients> reduced_;  // outlives now_
   std::unique_ptr<BucketLayout> now_;
+  bool waits_in_backward_ = true;  // for the memory of a bucket
 
  private:
   std::optional<ArrivalOrder> arrived_;  // until the layout follows it

@@ -1,6 +1,7 @@
 #include "train/gradients/grad_hooks.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <utility>
 

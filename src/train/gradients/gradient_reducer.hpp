@@ -93,7 +93,6 @@ class GradientReducer {
   bool is_submitted(std::size_t parameter) const;
   bool is_dropped(std::size_t parameter) const;
   bool is_replaced(std::size_t parameter) const;
-  void drop(std::size_t parameter);
 
   const std::vector<ReducedParameter> parameters_;
   const std::vector<at::Tensor> tensors_;  // of parameters_
@@ -102,7 +101,7 @@ class GradientReducer {
   const std::string prefix_;
   ParameterWatch watch_;
   const std::unique_ptr<BucketLayouts> layouts_;
-  std::vector<std::size_t> dropped_;  // by the program, before the reduction
+  std::vector<std::size_t> dropped_;  // by the program; their reduced gradients are still there
   std::optional<GradHooks> hooks_;    // last: destroyed first
 };
 

@@ -33,6 +33,13 @@ std::vector<ReducedParameter> frozen_among(const std::vector<ReducedParameter>& 
   return FrozenParameters::movable(all, first.device());
 }
 
+/// A frozen one without elements is not movable, but units of an earlier optimizer may have it:
+/// then no rank could read it alone.
+void take_empty_from_units(const at::Tensor& tensor) {
+  if (!is_gathered_on_use(tensor) || tensor.storage().nbytes() > 0) return;
+  if (!tensor.requires_grad() && !GradHooks::are_on(tensor)) take_from_units(tensor);
+}
+
 }  // namespace
 
 GradientReducers::GradientReducers(TrainingContext& context, const OptionSync& option_sync,
@@ -62,9 +69,9 @@ void GradientReducers::add_first(const std::string& problem) {
     assign_groups(frozen);
   }
   add(std::move(parameters), frozen, problem);
-  TrainingContext::NamedTensors kept;  // on each rank
+  TrainingContext::NamedTensors kept;
   for (const ReducedParameter& parameter : all) {
-    if (has_one_copy(parameter.tensor) && parameter.tensor.requires_grad()) continue;
+    take_empty_from_units(parameter.tensor);
     kept.emplace_back(parameter.name, parameter.tensor);
   }
   fill_deferred(kept, context_.set);
@@ -233,11 +240,13 @@ void GradientReducers::add(Parameters parameters, const Parameters& frozen,
     context_.sets = make_shard_sets(
         context_.set, context_.is_sharded() ? context_.options.shard_scope : ShardScope::World);
   }
-  // Units of an earlier optimizer may still gather them, also those that are not trained any more.
-  for (const ReducedParameter& parameter : reducers_.empty() ? all_parameters() : parameters) {
-    const at::Tensor& tensor = parameter.tensor;
-    if (is_gathered_on_use(tensor) && !GradHooks::are_on(tensor)) take_from_units(tensor);
+  // An earlier optimizer may still gather them in its units.
+  for (const Parameters* const some : {&std::as_const(parameters), &frozen}) {
+    for (const ReducedParameter& parameter : *some) {
+      if (is_gathered_on_use(parameter.tensor)) take_from_units(parameter.tensor);
+    }
   }
+  forget_unused_units();
   choose_memory(parameters.empty() ? frozen : parameters, prefix);
   if (!parameters.empty()) {
     for (const ReducedParameter& parameter : parameters) {

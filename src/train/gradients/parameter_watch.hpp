@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "train/buckets/bucket_plan.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

@@ -18,7 +18,7 @@
 #include "train/gradients/residuals.hpp"
 #include "train/gradients/step_state.hpp"
 #include "train/sharding/gathered_units.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

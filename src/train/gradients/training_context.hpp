@@ -15,7 +15,7 @@
 #include "train/gradients/step_reductions.hpp"
 #include "train/sharding/gathered_units.hpp"
 #include "train/sharding/parameter_shards.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

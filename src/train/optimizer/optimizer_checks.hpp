@@ -4,7 +4,7 @@
 
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "train/gradients/gradient_compression.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

@@ -8,7 +8,6 @@
 #include "kolo/agreement.hpp"
 #include "kolo/torch/distributed_optimizer.hpp"
 #include "train/gradients/gradient_reducers.hpp"
-#include "train/gradients/parameter_watch.hpp"
 #include "train/gradients/training_context.hpp"
 #include "train/wrapped/options.hpp"
 

@@ -20,14 +20,10 @@
 #include "train/optimizer/replica_check.hpp"
 #include "train/tensors/ordinary_tensors.hpp"
 #include "train/tensors/run_or_throw_on_all.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 namespace {
-
-ProcessSet& set_of(const DistributedOptimizerOptions& options) {
-  return options.process_set != nullptr ? *options.process_set : Runtime::current().world();
-}
 
 /// The options with defaults for missing values.
 DistributedOptimizerOptions with_defaults(DistributedOptimizerOptions options, ProcessSet& set) {
@@ -39,7 +35,7 @@ DistributedOptimizerOptions with_defaults(DistributedOptimizerOptions options, P
 
 TrainingContext context_of(WrappedOptimizer& wrapped, TrainingContext::Groups& groups,
                            DistributedOptimizerOptions options) {
-  ProcessSet& set = set_of(options);
+  ProcessSet& set = runtime::set_or_world(options.process_set);
   options = with_defaults(std::move(options), set);
   return {.set = set,
           .prefix = set.next_prefix("optimizer"),

@@ -13,7 +13,7 @@
 #include "kolo/shard.hpp"
 #include "train/buckets/gradient_buckets.hpp"
 #include "train/sharding/parameter_memory.hpp"
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

@@ -62,7 +62,7 @@ bool has_one_copy(const at::Tensor& tensor);
 
 /// Binds the storage to `memory`, which it does not own, until unbind_storage().
 void bind_storage(const c10::Storage& storage, void* memory);
-/// Leaves the storage without elements, see storage_access.hpp.
+/// Leaves the storage without elements: each access throws the text of set_refusal().
 void unbind_storage(const c10::Storage& storage);
 /// Whether the tensor's storage is of this kind.
 bool is_gathered_on_use(const at::Tensor& tensor);

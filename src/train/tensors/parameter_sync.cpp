@@ -16,6 +16,7 @@
 #include "kolo/objects.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
+#include "runtime/api/collectives.hpp"
 #include "train/tensors/ordinary_tensors.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
@@ -87,7 +88,7 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root,
                                ProcessSet* process_set) {
   const train::OrdinaryTensors ordinary;
   const std::string name = "broadcast_optimizer_state";
-  ProcessSet& set = process_set != nullptr ? *process_set : Runtime::current().world();
+  ProcessSet& set = runtime::set_or_world(process_set);
   const bool is_root = set.runtime().rank() == root;
   std::string bytes;
   std::string problem;

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "train/wrapped/libtorch_optimizer.hpp"
+#include "train/wrapped/wrapped_optimizer.hpp"
 
 namespace kolo::train {
 

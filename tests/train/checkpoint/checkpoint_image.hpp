@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/write_checkpoint.hpp"
 #include "kolo/runtime.hpp"
 
 namespace kolo::test {
@@ -55,8 +55,8 @@ inline void write_image(const std::filesystem::path& folder, const CheckpointIma
       slices.push_back({name, tensor.dtype, tensor.shape, 0, count, tensor.bytes.data()});
     }
   }
-  checkpoints::write_checkpoint(folder, slices, image.details, /*keep_last=*/0,
-                                checkpoints::Ranks());
+  checkpoints::NewCheckpoint(folder, slices, image.details, /*keep_last=*/0, checkpoints::Ranks())
+      .write();
 }
 
 }  // namespace kolo::test

@@ -73,11 +73,4 @@ class NewCheckpoint {
   std::unique_ptr<Parts> parts_;
 };
 
-/// The same in one call.
-std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
-                                       const std::vector<TensorSlice>& own,
-                                       const nlohmann::json& details, int keep_last,
-                                       const Ranks& ranks,
-                                       const RequireLoadable& require_loadable = {});
-
 }  // namespace kolo::checkpoints

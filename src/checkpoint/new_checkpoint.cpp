@@ -1,4 +1,4 @@
-#include "checkpoint/write_checkpoint.hpp"
+#include "checkpoint/new_checkpoint.hpp"
 
 #include <algorithm>
 #include <map>
@@ -288,14 +288,6 @@ std::filesystem::path NewCheckpoint::write() {
     created.reset();  // releases the folder's lock before any rank returns
   });
   return folder / names[0];
-}
-
-std::filesystem::path write_checkpoint(const std::filesystem::path& folder,
-                                       const std::vector<TensorSlice>& own,
-                                       const nlohmann::json& details, int keep_last,
-                                       const Ranks& ranks,
-                                       const RequireLoadable& require_loadable) {
-  return NewCheckpoint(folder, own, details, keep_last, ranks, require_loadable).write();
 }
 
 }  // namespace kolo::checkpoints
