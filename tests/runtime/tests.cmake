@@ -5,7 +5,6 @@ kolo_add_test(coordinator_test SOURCES
   runtime/protocol/header_test.cpp
   runtime/protocol/history_test.cpp
   runtime/protocol/negotiation_test.cpp
-  runtime/protocol/recurrence_test.cpp
   ONE_THREAD
 )
 kolo_add_test(simulator_test SOURCES runtime/protocol/simulator_test.cpp LIBRARIES kolo_simulator

@@ -245,8 +245,8 @@ Coordinator::Actions Coordinator::decide(Time now) {
 }
 
 bool Coordinator::prediction_is_complete() const {
-  const History::Composition predicted = history_.predict();
-  return predicted != History::kNone && pending_.ready().contains(history_.set_of(predicted));
+  const Composition* const predicted = history_.predict();
+  return predicted != nullptr && pending_.ready().contains(predicted->set);
 }
 
 /// Whether all unknown requests wait for bits, and another negotiation would give them none.
@@ -281,10 +281,9 @@ bool Coordinator::has_reason_to_wake(Time now) const {
 bool Coordinator::wakes_after_patience(int bit) const {
   if (!exchange_.has_posted && !prediction_is_complete()) return true;
   if (!blocked_.test(bit)) return false;
-  const History::Composition predicted = history_.predict();
-  if (table_.ambiguous().test(bit) || predicted == History::kNone) return true;
-  const std::vector<int>& bits = history_.bits_of(predicted);
-  return bits.size() != 1 || bits.front() != bit;
+  const Composition* const predicted = history_.predict();
+  if (table_.ambiguous().test(bit) || predicted == nullptr) return true;
+  return predicted->bits != std::vector{bit};
 }
 
 Header Coordinator::make_header() const {
@@ -410,26 +409,26 @@ Bits Coordinator::conflicting(const Bits& shown) const {
 void Coordinator::run(Bits runnable) {
   bool found = true;
   while (found && !runnable.none()) {
-    const History::Composition predicted = history_.predict();
-    found = predicted != History::kNone && runnable.contains(history_.set_of(predicted));
+    const Composition* const predicted = history_.predict();
+    found = predicted != nullptr && runnable.contains(predicted->set);
     if (found) {
-      run_batch(predicted, runnable);
+      run_batch(*predicted, runnable);
       continue;
     }
     const Bits rest = runnable;
     rest.for_each([&](int bit) {
       if (found || !runnable.test(bit)) return;
-      const History::Composition known = history_.largest_within(runnable, bit);
-      if (known == History::kNone) return;
-      run_batch(known, runnable);
+      const Composition* const known = history_.largest_within(runnable, bit);
+      if (known == nullptr) return;
+      run_batch(*known, runnable);
       found = true;
     });
   }
-  while (!runnable.none()) run_batch(fuse(runnable), runnable);
+  while (!runnable.none()) run_batch(*fuse(runnable), runnable);
 }
 
 /// A new batch: the lowest bit, and those after it that can be fused with it.
-History::Composition Coordinator::fuse(const Bits& runnable) {
+const Composition* Coordinator::fuse(const Bits& runnable) {
   std::vector<int> bits;
   std::size_t size_bytes = 0;
   runnable.for_each([&](int bit) {
@@ -441,14 +440,14 @@ History::Composition Coordinator::fuse(const Bits& runnable) {
       size_bytes = grown;
     }
   });
-  return history_.intern(bits);
+  return history_.intern(std::move(bits));
 }
 
-void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
+void Coordinator::run_batch(const Composition& composition, Bits& runnable) {
   Batch batch;
   batch.have_some_joined = !joins_.ranks.none();
   batch.last = last_;
-  for (const int bit : history_.bits_of(composition)) {
+  for (const int bit : composition.bits) {
     table_.touch(bit);
     batch.items.push_back({table_.at(bit), std::nullopt});
     if (const PendingRequest* const pending = pending_.at(bit)) {
@@ -456,8 +455,8 @@ void Coordinator::run_batch(History::Composition composition, Bits& runnable) {
       pending_.remove(*pending);
     }
   }
-  runnable -= history_.set_of(composition);
-  history_.append(composition);
+  runnable -= composition.set;
+  history_.append(&composition);
   actions_.run.push_back(std::move(batch));
 }
 
@@ -592,12 +591,14 @@ void Coordinator::continue_negotiation() {
 void Coordinator::apply(const Verdict& verdict) {
   for (const int child : tree_.children) actions_.send.emplace_back(child, verdict);
   if (!tree_.parent) actions_.stalls = verdict.stalls;
+  Bits evicted;
   for (const int bit : verdict.evicted) {
+    evicted.set(bit);
     table_.remove(bit);
-    history_.forget(bit);
     // Submitted after this rank's report, or evicted in favour of requests that all ranks have.
     pending_.withdraw_bit(bit);
   }
+  if (!evicted.none()) history_.forget(evicted);
   for (const Verdict::Addition& addition : verdict.added) {
     table_.add(addition.bit, addition.request);
     pending_.assign_bit(addition.bit, table_.at(addition.bit));

@@ -296,8 +296,8 @@ class Coordinator {
   // What an exchange leads to.
   Bits conflicting(const Bits& shown) const;
   void run(Bits runnable);
-  void run_batch(History::Composition composition, Bits& runnable);
-  History::Composition fuse(const Bits& runnable);
+  void run_batch(const Composition& composition, Bits& runnable);
+  const Composition* fuse(const Bits& runnable);
   void complete_join();
   void next_exchange();
   int size() const { return static_cast<int>(options_.set.world_ranks.size()); }

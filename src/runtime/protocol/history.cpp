@@ -2,232 +2,127 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <iterator>
+#include <set>
 #include <utility>
+#include <vector>
 
 namespace kolo::runtime {
-namespace {
 
-constexpr auto kForgotten = static_cast<std::uint32_t>(History::kNone);
-
-bool are_equal_within(const Bits& some, const Bits& a, const Bits& b) {
-  const std::size_t words = std::max(a.word_count(), b.word_count());
-  for (std::size_t i = 0; i < words; ++i) {
-    if (((a.word(i) ^ b.word(i)) & some.word(i)) != 0) return false;
-  }
-  return true;
+const Composition* History::intern(std::vector<int> bits) {
+  Composition composition{std::move(bits), {}};
+  for (const int bit : composition.bits) composition.set.set(bit);
+  return &*known_.insert(std::move(composition)).first;
 }
 
-/// A collision of digests costs at most a wrong prediction.
-std::uint32_t digest_of(const Bits& set) {
-  std::uint64_t digest = 0;
-  set.for_each([&](int bit) {
-    digest = (digest ^ static_cast<std::uint64_t>(bit + 1)) * 0x9E3779B97F4A7C15;
-  });
-  return static_cast<std::uint32_t>(digest >> 32);
-}
-
-}  // namespace
-
-History::Composition History::intern(const std::vector<int>& bits) {
-  const auto [place, is_new] = index_.try_emplace(bits, kNone);
-  if (!is_new) return place->second;
-  Known known{bits, {}};
-  for (const int bit : bits) known.set.set(bit);
-  if (free_.empty()) {
-    place->second = static_cast<Composition>(compositions_.size());
-    compositions_.push_back(std::move(known));
-  } else {
-    place->second = free_.back();
-    free_.pop_back();
-    compositions_[static_cast<std::size_t>(place->second)] = std::move(known);
-  }
-  index_by_bit(place->second);
-  return place->second;
-}
-
-void History::index_by_bit(Composition composition) {
-  const std::vector<int>& bits = bits_of(composition);
-  const std::size_t needed = static_cast<std::size_t>(bits.back()) + 1;
-  if (by_bit_.size() < needed) by_bit_.resize(needed);
-  for (const int bit : bits) by_bit_[static_cast<std::size_t>(bit)].push_back(composition);
-}
-
-History::Index::iterator History::drop(Index::iterator place) {
-  compositions_[static_cast<std::size_t>(place->second)] = {};
-  free_.push_back(place->second);
-  return index_.erase(place);
-}
-
-History::Composition History::largest_within(const Bits& bits, int bit) const {
-  Composition best = kNone;
-  for (auto it = index_.lower_bound({bit}); it != index_.end() && it->first.front() == bit; ++it) {
-    if (!bits.contains(set_of(it->second))) continue;
-    if (best == kNone || it->first.size() > bits_of(best).size()) best = it->second;
+const Composition* History::largest_within(const Bits& bits, int bit) const {
+  const Composition* best = nullptr;
+  const auto end = known_.lower_bound({{bit + 1}, {}});
+  for (auto it = known_.lower_bound({{bit}, {}}); it != end; ++it) {
+    if (!bits.contains(it->set)) continue;
+    if (best == nullptr || it->bits.size() > best->bits.size()) best = &*it;
   }
   return best;
 }
 
-/// Notes which bits of a batch run again.
-void History::learn(const Bits& set) {
-  const Bits again = (set & ran_) - recurring_;
-  ran_ |= set;
-  if (again.none()) return;
-  recurring_ |= again;
-  for (std::size_t i = 0; i + 1 < rounds_.size(); ++i) {
-    if (rounds_[i].set.intersects(again)) ends_.set(i, digest_of(rounds_[i].set & recurring_));
+void History::append(const Composition* batch) {
+  const Bits& set = batch->set;
+  if (!recurring_.contains(set)) {
+    recurring_ |= set & ran_;
+    ran_ |= set;
   }
-}
-
-void History::append(Composition composition) {
-  const Bits& set = set_of(composition);
-  if (!recurring_.contains(set)) learn(set);
-  const bool is_new = !recurring_.intersects(set);
-  const bool is_no_surprise = composition == prediction_ || is_new;
-  const bool follows_model = is_no_surprise && is_complete();
+  const bool is_surprise = batch != prediction_ && recurring_.intersects(set);
+  const bool ends_model = is_complete() && !is_surprise;
   const bool ends_round = rounds_.empty() || rounds_.back().set.intersects(set) || is_complete() ||
                           batches_.size() - rounds_.back().begin >= capacity_ / 2;
-  const std::size_t remembered = batches_.size();
-  if (ends_round) begin_round();
-  const bool has_dropped = batches_.size() < remembered;
-  rounds_.back().set |= set;
-  ++compositions_[static_cast<std::size_t>(composition)].runs;
-  batches_.append(static_cast<std::uint32_t>(composition));
-  if (is_new && !ends_round) return;  // which changes no prediction
-  if (model_ == kNoRound || !is_no_surprise || ends_round != follows_model) {
+  if (ends_round) rounds_.push_back({batches_.size(), {}});
+  rounds_.back().set |= set & recurring_;
+  batches_.push_back(batch);
+  if (!model_ || is_surprise || ends_round != ends_model) {
     find_model();
-  } else if (follows_model) {
-    take_model(model_ + 1);
+  } else if (ends_model) {
+    next_ = rounds_[++*model_].begin;
   }
+  if (batches_.size() > capacity_) drop_oldest();
   update_prediction();
-  if (has_dropped) drop_unused();
 }
 
-/// Everything in the model has run in the current round. A model without recurring bits is never
+/// Everything in the model has run in the current round. A model of which nothing recurs is never
 /// complete, or batches that run once would each be a round.
 bool History::is_complete() const {
-  return model_ != kNoRound && recurring_.intersects(rounds_[model_].set) &&
-         are_equal_within(recurring_, rounds_[model_].set, rounds_.back().set);
+  return model_ && next_ == rounds_[*model_ + 1].begin && !rounds_[*model_].set.none();
 }
 
-void History::begin_round() {
-  if (batches_.size() >= capacity_) drop_oldest();
-  if (!rounds_.empty()) ends_.append(digest_of(rounds_.back().set & recurring_));
-  rounds_.push_back({batches_.size(), {}});
-}
-
-/// Drops the older half of the rounds in one go: cheap when amortised, and no ring arithmetic.
-void History::drop_oldest() {
-  const std::size_t count = rounds_.size() / 2;
-  const std::size_t batches = rounds_[count].begin;
-  rounds_.erase(rounds_.begin(), rounds_.begin() + static_cast<std::ptrdiff_t>(count));
-  for (Round& round : rounds_) round.begin -= batches;
-  ends_.drop_oldest(count);
-  batches_.drop_oldest(batches);
-  model_ = model_ == kNoRound || model_ < count ? kNoRound : model_ - count;
-}
-
-/// Drops compositions that are neither in the history nor predicted. Random orders keep adding new
-/// ones.
-void History::drop_unused() {
-  std::vector<bool> is_used(compositions_.size());
-  const auto use = [&](Composition composition) {
-    if (composition != kNone) is_used[static_cast<std::size_t>(composition)] = true;
-  };
-  for (std::size_t i = 0; i < batches_.size(); ++i) use(static_cast<Composition>(batches_[i]));
-  use(prediction_);
-  for (auto it = index_.begin(); it != index_.end();) {
-    it = is_used[static_cast<std::size_t>(it->second)] ? std::next(it) : drop(it);
-  }
-  by_bit_.clear();
-  for (const auto& [bits, composition] : index_) index_by_bit(composition);
-}
-
+/// Among the rounds that contain what has run in the current one: the latest whose predecessors
+/// match the longest as sets, and of these the one whose preceding batches match the longest.
 void History::find_model() {
-  batches_.measure();
-  ends_.measure();
-  const Round& current = rounds_.back();
-  const std::size_t count = rounds_.size() - 1;
-  const Bits ran = current.set & recurring_;
-  // How many rounds before round i equal the latest complete rounds, as sets.
-  const auto match_of = [&](std::size_t i) { return ends_.length_at(count - i); };
-  std::uint32_t longest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (match_of(i) > longest && rounds_[i].set.contains(ran)) longest = match_of(i);
+  const std::size_t current = rounds_.size() - 1;
+  // Of equal rounds the latest always matches the longest, whatever its order.
+  const std::size_t enough = std::min<std::size_t>(current / 2, 24);
+  const std::size_t end = batches_.size();
+  std::pair<std::size_t, std::size_t> best;
+  model_.reset();
+  for (std::size_t i = 0; i < current; ++i) {
+    if (!rounds_[i].set.contains(rounds_[current].set)) continue;
+    std::size_t sets = 0;
+    while (sets < std::min(i, enough) &&
+           rounds_[i - 1 - sets].set == rounds_[current - 1 - sets].set) {
+      ++sets;
+    }
+    const std::size_t at = rounds_[i].begin + (end - rounds_[current].begin);
+    std::size_t order = 0;
+    while (order < at && batches_[at - 1 - order] == batches_[end - 1 - order]) ++order;
+    if (std::pair(sets, order) < best) continue;
+    best = {sets, order};
+    model_ = i;
+    next_ = rounds_[i].begin;
   }
-  // If all rounds are equal as sets, the latest has the longest match whatever its order. So half
-  // of the longest is good enough.
-  std::size_t model = kNoRound;
-  std::uint32_t best = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    if (2 * match_of(i) < longest || !rounds_[i].set.contains(ran)) continue;
-    const std::size_t next = rounds_[i].begin + (batches_.size() - current.begin);
-    const std::uint32_t match =
-        next < batches_.size() ? batches_.length_at(batches_.size() - next) : 0;
-    if (match < best) continue;
-    best = match;
-    model = i;
-  }
-  take_model(model);
 }
 
-void History::take_model(std::size_t round) {
-  model_ = round;
-  if (round != kNoRound) next_ = rounds_[round].begin;
-}
-
+/// The first batch of the model that has not run in the current round, or what is left of it. If
+/// there is none, the first batch after the model.
 void History::update_prediction() {
-  prediction_ = kNone;
-  if (model_ == kNoRound) return;
-  if (!is_complete()) {
-    prediction_ = rest_of_model();
-    return;
+  prediction_ = nullptr;
+  if (!model_) return;
+  const std::size_t end = rounds_[*model_ + 1].begin;
+  Bits expected = recurring_ - rounds_.back().set;
+  const auto is_expected = [&](const Composition* batch) {
+    return batch != nullptr && batch->set.intersects(expected);
+  };
+  while (next_ < end && !is_expected(batches_[next_])) ++next_;
+  std::size_t place = next_;
+  if (is_complete()) {
+    expected = recurring_;
+    while (place < batches_.size() && !is_expected(batches_[place])) ++place;
   }
-  const std::size_t end = model_ + 2 < rounds_.size() ? rounds_[model_ + 2].begin : batches_.size();
-  for (std::size_t i = rounds_[model_ + 1].begin; i < end && prediction_ == kNone; ++i) {
-    if (batches_[i] == kForgotten) return;
-    prediction_ = expected_of(static_cast<Composition>(batches_[i]), {});
-  }
-}
-
-/// The first batch of the model that has not run in the current round, or its remaining part.
-History::Composition History::rest_of_model() {
-  for (; next_ < rounds_[model_ + 1].begin; ++next_) {
-    if (batches_[next_] == kForgotten) continue;
-    const Composition rest =
-        expected_of(static_cast<Composition>(batches_[next_]), rounds_.back().set);
-    if (rest != kNone) return rest;
-  }
-  return kNone;
-}
-
-/// The bits of a batch that have run more than once, but are not in `ran`; kNone: there are none.
-History::Composition History::expected_of(Composition composition, const Bits& ran) {
-  const Bits& set = set_of(composition);
-  if (recurring_.contains(set) && !ran.intersects(set)) return composition;
+  if (place == batches_.size() || !is_expected(batches_[place])) return;
+  prediction_ = batches_[place];
+  if (expected.contains(prediction_->set)) return;
   std::vector<int> rest;
-  for (const int bit : bits_of(composition)) {
-    if (recurring_.test(bit) && !ran.test(bit)) rest.push_back(bit);
-  }
-  return rest.empty() ? kNone : intern(rest);
+  (prediction_->set & expected).for_each([&](int bit) { rest.push_back(bit); });
+  prediction_ = intern(std::move(rest));
 }
 
-void History::forget(int bit) {
-  const bool was_recurring = recurring_.test(bit);
-  ran_.reset(bit);
-  recurring_.reset(bit);
-  const auto index = static_cast<std::size_t>(bit);
-  if (index >= by_bit_.size()) return;
-  for (const Composition composition : std::exchange(by_bit_[index], {})) {
-    const Known& known = compositions_[static_cast<std::size_t>(composition)];
-    if (!known.set.test(bit)) continue;
-    batches_.replace(static_cast<std::uint32_t>(composition), kForgotten, known.runs);
-    drop(index_.find(known.bits));
+/// Drops the older half of the rounds in one go, and compositions that ran only there: random
+/// orders keep adding new ones.
+void History::drop_oldest() {
+  const auto rounds = static_cast<std::ptrdiff_t>(rounds_.size() / 2);
+  const std::size_t dropped = rounds_[rounds_.size() / 2].begin;
+  rounds_.erase(rounds_.begin(), rounds_.begin() + rounds);
+  batches_.erase(batches_.begin(), batches_.begin() + static_cast<std::ptrdiff_t>(dropped));
+  for (Round& round : rounds_) round.begin -= dropped;
+  const std::set<const Composition*> used(batches_.begin(), batches_.end());
+  std::erase_if(known_, [&](const Composition& known) { return !used.contains(&known); });
+  find_model();
+}
+
+void History::forget(const Bits& bits) {
+  ran_ -= bits;
+  recurring_ -= bits;
+  for (Round& round : rounds_) round.set -= bits;
+  for (const Composition*& batch : batches_) {
+    if (batch != nullptr && batch->set.intersects(bits)) batch = nullptr;
   }
-  for (Round& round : rounds_) round.set.reset(bit);
-  if (!was_recurring) return;
-  take_model(model_);
+  std::erase_if(known_, [&](const Composition& known) { return known.set.intersects(bits); });
   update_prediction();
 }
 
