@@ -4,10 +4,9 @@
 
 namespace kolo::ops {
 
-/// The built-in algorithms. Each is explained in the file of the same name.
+/// The built-in algorithms from which a runtime chooses: those in the list of registry.cpp. Each is
+/// explained in the file of the same name.
 Task allreduce_adasum(CollectiveCall call);
-Task allreduce_between_nodes(CollectiveCall call);
-Task allreduce_coded(CollectiveCall call);
 Task allreduce_direct(CollectiveCall call);
 Task allreduce_hierarchical(CollectiveCall call);
 Task allreduce_ring(CollectiveCall call);
@@ -26,12 +25,17 @@ Task broadcast_binomial(CollectiveCall call);
 Task broadcast_hierarchical(CollectiveCall call);
 Task broadcast_window(CollectiveCall call);
 Task broadcast_zero_copy(CollectiveCall call);
-Task reduce_scatter_coded(CollectiveCall call);
 Task reduce_scatter_direct(CollectiveCall call);
 Task reduce_scatter_halving(CollectiveCall call);
 Task reduce_scatter_hierarchical(CollectiveCall call);
 Task reduce_scatter_ring(CollectiveCall call);
 Task reduce_scatter_window(CollectiveCall call);
 Task reduce_scatter_zero_copy(CollectiveCall call);
+
+/// Not in that list, since there is no choice: a codec, and compression between nodes, have one
+/// algorithm for each collective. HostBackend runs them.
+Task allreduce_between_nodes(CollectiveCall call);
+Task allreduce_coded(CollectiveCall call);
+Task reduce_scatter_coded(CollectiveCall call);
 
 }  // namespace kolo::ops

@@ -12,7 +12,7 @@ namespace {
 
 using enum Collective;
 
-// The list: one line per algorithm. Name, collective, needs, rank-ordered, function, compresses.
+// What can be chosen, one line each: name, collective, needs, rank-ordered, function, compresses.
 constexpr Algorithm kBuiltIn[] = {
     {"direct", AllReduce, Needs::Messages, true, allreduce_direct},
     {"ring", AllReduce, Needs::Messages, false, allreduce_ring},
