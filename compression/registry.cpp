@@ -30,8 +30,9 @@ auto find_by_name(const Items& items, std::string_view name) {
 
 }  // namespace
 
-// The built-in lists, except for the sparse codecs above.
-Registry::Registry() : compressors_{&none(), &fp16(), &bf16()}, codecs_{&int8(), &one_bit()} {}
+Registry::Registry() : compressors_{&none(), &fp16(), &bf16()} {
+  for (const auto codec : kCodecs) codecs_.push_back(&codec());
+}
 
 void Registry::add(const Compressor& compressor) {
   require_free(compressor.name());
@@ -66,8 +67,10 @@ const Codec* Registry::find_codec(std::string_view name) const {
   const Codec* codec = find_by_name(codecs_, name);
   if (codec == nullptr) codec = make_with_fraction(name);
   if (codec == nullptr) {
+    std::string choices;
+    for (const std::string& one : names()) choices += (choices.empty() ? "" : ", ") + one;
     throw InvalidArgument("compression \"" + std::string(name) +
-                          "\": there is none of that name; choose one of " + choices());
+                          "\": there is none of that name; choose one of " + choices);
   }
   return codec;
 }
@@ -91,15 +94,14 @@ const Codec* Registry::make_with_fraction(std::string_view name) const {
   return nullptr;
 }
 
-std::string Registry::choices() const {
-  std::string choices;
-  const auto add_choice = [&](std::string_view name) {
-    choices += (choices.empty() ? "" : ", ") + std::string(name);
-  };
-  for (const Compressor* compressor : compressors_) add_choice(compressor->name());
-  for (const Codec* codec : codecs_) add_choice(codec->name());
-  for (const SparseCodec& codec : kSparseCodecs) add_choice(std::string(codec.name) + ":FRACTION");
-  return choices;
+std::vector<std::string> Registry::names() const {
+  std::vector<std::string> names;
+  for (const Compressor* compressor : compressors_) names.emplace_back(compressor->name());
+  for (const Codec* codec : codecs_) names.emplace_back(codec->name());
+  for (const SparseCodec& codec : kSparseCodecs) {
+    names.push_back(std::string(codec.name) + ":FRACTION");
+  }
+  return names;
 }
 
 }  // namespace kolo::compression

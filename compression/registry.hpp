@@ -14,6 +14,7 @@ namespace kolo::compression {
 /// The built-in codecs. Each is explained in its file.
 const Codec& int8();
 const Codec& one_bit();
+inline constexpr const Codec& (*kCodecs[])() = {int8, one_bit};  // the list
 /// @param name with the fraction: "top_k:0.01"
 /// @param fraction of the elements that are sent, in (0, 1]
 std::unique_ptr<const Codec> top_k(std::string name, double fraction);
@@ -27,7 +28,7 @@ const Compressor& bf16();
 /// The compressors and codecs of a runtime, with distinct names.
 class Registry {
  public:
-  /// With the built-in ones: the lists in registry.cpp.
+  /// With the built-in ones.
   Registry();
 
   /// Adds a user's compressor or codec, which must outlive the registry. Throws InvalidArgument for
@@ -43,11 +44,12 @@ class Registry {
   [[gnu::visibility("default")]] const Codec* find_codec(std::string_view name) const;
 
   const std::vector<const Compressor*>& compressors() const { return compressors_; }
+  /// Of all compressors and codecs; "top_k:FRACTION" of one that has a fraction.
+  std::vector<std::string> names() const;
 
  private:
   void require_free(std::string_view name) const;
   const Codec* make_with_fraction(std::string_view name) const;
-  std::string choices() const;
 
   std::vector<const Compressor*> compressors_;
   std::vector<const Codec*> codecs_;

@@ -26,7 +26,7 @@ struct Options {
   int seed = 1;
 
   std::vector<std::filesystem::path> text;  ///< files and folders; empty: headers of LibTorch
-  std::string compression = "none";         ///< none, fp16 or bf16
+  std::string compression = "none";         ///< its name
   kolo::DeviceKind device = kolo::DeviceKind::Cpu;
   std::optional<kolo::Shard> shard;    ///< what is sharded over the ranks
   bool fused = false;                  ///< LibTorch's fused kernel for AdamW

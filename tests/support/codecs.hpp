@@ -2,28 +2,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "compression/registry.hpp"
 #include "kolo/compression.hpp"
 
-/// The codecs of compression/, for all tests that take each of them. codecs_test fails if the
-/// registry has another one.
 namespace kolo::test {
 
-struct TestedCodec {
-  Compression compression;
-  double error;       ///< of an element at most, as a part of the largest element of its block
-  double loss_error;  ///< of a model trained with error feedback; about twice what is measured
-};
-
-inline const std::vector<TestedCodec> kTestedCodecs{
-    {Compression::int8(), 0.5 / 127 * (1 + 1e-3), 1e-3},  // half a unit, and float's rounding
-    // From here on an element may be left out, or be on the wrong side of its side's mean.
-    {Compression::one_bit(), 1, 0.06},
-    {Compression::top_k(0.1), 1, 0.025},
-    {Compression::random_k(0.2), 1, 0.05},
-};
+/// All built-in codecs, one for each of `fractions` if it has a fraction.
+inline std::vector<Compression> all_codecs(const std::vector<std::string>& fractions = {"0.2"}) {
+  const compression::Registry registry;
+  std::vector<Compression> codecs;
+  for (const std::string& name : registry.names()) {
+    const std::size_t colon = name.find(':');
+    if (colon != name.npos) {
+      for (const std::string& fraction : fractions) {
+        codecs.push_back(Compression::named(name.substr(0, colon + 1) + fraction));
+      }
+    } else if (registry.find_codec(name) != nullptr) {
+      codecs.push_back(Compression::named(name));
+    }
+  }
+  return codecs;
+}
 
 /// Bytes in which a codec sends the sum of `terms` inputs of `elements`, which are whole blocks.
 /// codecs_test knows those of a block.

@@ -55,5 +55,5 @@ class Compression:
 
     @staticmethod
     def named(codec):
-        """Any of Kolo's: "int8", "one_bit", "top_k:0.01", "random_k:0.01". Not in Horovod."""
+        """Any of docs/compression.md, such as "int8" or "top_k:0.01". Not in Horovod."""
         return type(codec, (Compressor,), {"codec": codec})

@@ -83,7 +83,7 @@ TEST_P(CodecTest, WholePayloadsChangeNothing) {
 
 TEST_P(CodecTest, ResultsHaveTheSameBitsOnAllRanks) {
   run([&](Runtime& runtime) {
-    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+    for (const Compression& compression : all_codecs()) {
       Tensor tensor(40000);
       tensor.fill([&](std::size_t i) {
         return std::sin(static_cast<double>(i) * (runtime.rank() + 1)) /
@@ -120,7 +120,7 @@ TEST_P(CodecTest, BytesEqualTheFormula) {
     Tensor tensor(elements * size());
     tensor.fill([&](std::size_t i) { return input_value(runtime.rank(), i); });
     Tensor part(elements);
-    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+    for (const Compression& compression : all_codecs()) {
       const std::uint64_t own = coded_bytes(compression, elements);
       const std::uint64_t sum = coded_bytes(compression, elements, size());
       const std::uint64_t before = runtime.world().metrics().bytes_sent;
@@ -138,7 +138,7 @@ TEST_P(CodecTest, ErrorFeedbackLosesNothing) {
   run([&](Runtime& runtime) {
     constexpr std::int64_t kCount = 20000;
     constexpr int kSteps = 3;
-    for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+    for (const Compression& compression : all_codecs()) {
       for (const bool scatters : {false, true}) {
         Tensor gradient(kCount);
         Tensor result(scatters ? scattered_rows(kCount, size(), runtime.rank()) : kCount);

@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(, BetweenNodesTrainingTest, testing::Values(Shard::None
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(BetweenNodesTrainingTest, AppliedAndResidual_AddUpToTheGradients) {
-  for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+  for (const Compression& compression : all_codecs()) {
     for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Average}) {
       LinearTraining training(between_nodes(compression, op));
       training.run(0, 4);

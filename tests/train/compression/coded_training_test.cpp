@@ -1,6 +1,7 @@
 // Codecs in training: losses, bytes, memory, which parameters are encoded, refused options.
 #include "train/compression/coded_training.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -22,12 +23,14 @@ INSTANTIATE_TEST_SUITE_P(, CodedTrainingTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 /// Without feedback, or with a part of it, the loss is 1.07 to 8 times as large; int8 alone hardly
-/// needs it.
+/// needs it. A codec whose error has no bound promises nothing.
 TEST_P(CodedTrainingTest, ErrorFeedback_TrainsAsWithoutACodec) {
   const double plain = trained_loss({.shard = GetParam()});
-  for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+  for (const Compression& compression : all_codecs()) {
+    const double error = compression::Registry().find_codec(compression.name())->error_bound();
+    if (error > 1) continue;
     const double coded = trained_loss({.compression = compression, .shard = GetParam()});
-    EXPECT_NEAR(coded / plain, 1.0, loss_error) << compression.name();
+    EXPECT_NEAR(coded / plain, 1.0, std::min(error / 4, 0.06)) << compression.name();
   }
   const double lossy = trained_loss(
       {.compression = Compression::top_k(0.02), .error_feedback = false, .shard = GetParam()});
@@ -40,7 +43,7 @@ TEST_P(CodedTrainingTest, BytesEqualTheFormula) {
   const std::uint64_t others = ranks - 1;
   const std::uint64_t elements = 4 * 16384;           // of a rank's piece
   const std::uint64_t plain = others * elements * 4;  // of one reduce-scatter or all-gather
-  for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+  for (const Compression& compression : all_codecs()) {
     LinearTraining training(summed(compression), {{static_cast<std::int64_t>(elements * ranks)}});
     training.run(0, 3);
     const TrainingReport report = training.optimizer().report();

@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(, ErrorFeedbackTest, testing::ValuesIn(all_modes()),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 TEST_P(ErrorFeedbackTest, AppliedAndResidual_AddUpToTheGradients) {
-  for (const auto& [compression, error, loss_error] : kTestedCodecs) {
+  for (const Compression& compression : all_codecs()) {
     LinearTraining training(summed(compression));
     training.run(0, 4);
     const std::vector<at::Tensor> residual_sums = training.residual_sums(folder_.path());
