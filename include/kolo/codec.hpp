@@ -15,7 +15,7 @@ namespace kolo {
 ///
 /// A tensor is encoded in independent blocks. Of every block:
 /// - equal values give an equal payload, which decodes to the same elements on all ranks;
-/// - zeros decode to zeros, as those that a rank contributes which has joined;
+/// - if it holds only zeros, they decode to zeros: ranks that have joined contribute such blocks;
 /// - if it holds NaN or infinity, at least one of its elements decodes to a value that is not
 ///   finite, so that a GradScaler detects it.
 ///
@@ -31,7 +31,8 @@ class Codec {
   virtual std::size_t block() const = 0;
 
   /// The largest error of an element in one encoding, relative to the largest magnitude in its
-  /// block. For readers and tests: no operation depends on it.
+  /// block: 1 if elements are left out, infinity if there is no bound. For readers and tests: no
+  /// operation depends on it.
   virtual double error_bound() const = 0;
 
   /// Bytes of a payload.
