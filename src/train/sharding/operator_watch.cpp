@@ -10,7 +10,6 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 
 #include "train/tensors/parameter_storage.hpp"
@@ -170,9 +169,7 @@ void take_from_units(const at::Tensor& parameter) {
   // Of the whole storage: the parameter may be a view.
   const auto count = static_cast<std::int64_t>(parameter.storage().nbytes()) /
                      static_cast<std::int64_t>(parameter.element_size());
-  const at::Tensor whole = at::empty({0}, parameter.options().requires_grad(false))
-                               .set_(parameter.storage(), 0, {count}, {1});
-  const at::Tensor own = at::clone(whole);
+  const at::Tensor own = at::clone(parameter.variable_data().as_strided({count}, {1}, 0));
   watched().remove(parameter.storage());
   set_elements(parameter.storage(),
                own.storage().unsafeGetStorageImpl()->set_data_ptr(at::DataPtr()));
