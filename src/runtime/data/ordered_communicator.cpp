@@ -202,19 +202,20 @@ bool OrderedCommunicator::test(std::uint64_t token) {
   if (token == kNever) return false;
   Unheard& receive = unheard_[token];
   try {
-    if (!receive.transfer.ready()) return false;
+    if (!receive.error && !receive.transfer.ready()) return false;
   } catch (...) {
-    free_tokens_.push_back(token);
-    throw;
+    receive.error = std::current_exception();
   }
+  // A message of another size is of another operation: the stamp, which may come later, says so.
   if (!is_sound([&] { return has_stamp_of(receive.source); })) return false;
   free_tokens_.push_back(token);
+  if (receive.error) std::rethrow_exception(std::exchange(receive.error, nullptr));
   return true;
 }
 
 void OrderedCommunicator::abandon(std::uint64_t token) noexcept {
   if (token == kNever) return;
-  unheard_[token].transfer = Transfer();
+  unheard_[token] = {};
   free_tokens_.push_back(token);
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -151,6 +152,7 @@ class OrderedCommunicator final : public Communicator {
   struct Unheard {
     int source = 0;
     Transfer transfer{};
+    std::exception_ptr error{};  // of the transfer
   };
 
   // All other transfers are those of `inner_`.
