@@ -21,8 +21,8 @@ void expect_hazard(const std::string& text, const std::function<void(const GpuRa
 }
 
 void all_reduce(const GpuRank& self, const DeviceArray<float>& array, comm::DeviceStream stream) {
-  self.communicator.all_reduce(array.data(), array.data(), array.count(), DType::Float32, {},
-                               stream);
+  self.communicator.all_reduce(array.data(), array.data(), array.count(), DType::Float32,
+                               ReduceOp::Sum, stream);
 }
 
 TEST(FakeGpuGroupsTest, RunAsOneLaunch) {

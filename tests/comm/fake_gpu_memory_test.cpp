@@ -43,7 +43,7 @@ TEST(FakeGpuMemoryTest, OperationsUseTheMemoryOfTheirOwnGpu) {
 TEST(FakeGpuMemoryTest, InPlaceIsInOnePlace) {
   const auto hazards = hazards_of([](const GpuRank& self, std::byte* input, std::byte*) {
     const std::vector<std::size_t> counts{2, 2};
-    self.communicator.all_reduce(input, input + 4, 4, DType::Float32, {}, nullptr);
+    self.communicator.all_reduce(input, input + 4, 4, DType::Float32, ReduceOp::Sum, nullptr);
     self.communicator.all_to_all(input, counts, input, counts, DType::Float32, nullptr);
     const comm::DeviceRun run{input, input, 4};
     self.gpu.convert({&run, 1}, {.from = DType::Float32, .to = DType::Float16}, nullptr);

@@ -77,8 +77,8 @@ class Program {
     convert({gradient.data(), staging_.data(), kCount}, DType::Float32, DType::Float16, network_);
     while (!self_.communicator.ready()) {
     }
-    self_.communicator.all_reduce(staging_.data(), staging_.data(), kCount, DType::Float16, {},
-                                  network_.get());
+    self_.communicator.all_reduce(staging_.data(), staging_.data(), kCount, DType::Float16,
+                                  ReduceOp::Sum, network_.get());
     self_.gpu.record(reduced_.get(), network_.get());
     self_.gpu.wait(unpacking_.get(), reduced_.get());
     convert({staging_.data(), gradient.data(), kCount}, DType::Float16, DType::Float32, unpacking_);
@@ -166,7 +166,8 @@ TEST(FakeGpuOrderTest, OverlappingCommunicatorsInDifferentOrderAreFound) {
     const auto hazards = run_on_gpus(3, [&](const GpuRank& self) {
       if (self.rank == 2) {
         DeviceArray<float> all(self, {1});
-        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, {}, nullptr);
+        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, ReduceOp::Sum,
+                                     nullptr);
         self.hub.synchronize(self.rank, nullptr);
         return;
       }
@@ -175,10 +176,11 @@ TEST(FakeGpuOrderTest, OverlappingCommunicatorsInDifferentOrderAreFound) {
       DeviceArray<float> all(self, {1});
       DeviceArray<float> two(self, {1});
       const auto reduce_all = [&] {
-        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, {}, nullptr);
+        self.communicator.all_reduce(all.data(), all.data(), 1, DType::Float32, ReduceOp::Sum,
+                                     nullptr);
       };
       if (is_alike || self.rank == 0) reduce_all();
-      pair->all_reduce(two.data(), two.data(), 1, DType::Float32, {}, stream.get());
+      pair->all_reduce(two.data(), two.data(), 1, DType::Float32, ReduceOp::Sum, stream.get());
       if (!is_alike && self.rank == 1) reduce_all();
       self.hub.synchronize(self.rank, nullptr);
       self.hub.synchronize(self.rank, stream.get());
@@ -198,19 +200,19 @@ TEST(FakeGpuAgreementTest, CallsThatDoNotFitTogetherAreFound) {
   expect_disagreement(
       hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
         const std::size_t count = self.rank == 0 ? 4 : 5;
-        self.communicator.all_reduce(input, output, count, DType::Float32, {}, nullptr);
+        self.communicator.all_reduce(input, output, count, DType::Float32, ReduceOp::Sum, nullptr);
       }),
       "'all_reduce of 4 float32 by Sum' on member 0, 'all_reduce of 5 float32 by Sum' on member 1");
   expect_disagreement(
       hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
         const DType dtype = self.rank == 0 ? DType::Float32 : DType::Int32;
-        self.communicator.all_reduce(input, output, 4, dtype, {}, nullptr);
+        self.communicator.all_reduce(input, output, 4, dtype, ReduceOp::Sum, nullptr);
       }),
       "'all_reduce of 4 float32 by Sum' on member 0, 'all_reduce of 4 int32 by Sum' on member 1");
   expect_disagreement(
       hazards_of([](const GpuRank& self, std::byte* input, std::byte* output) {
         if (self.rank == 0) {
-          self.communicator.all_reduce(input, output, 4, DType::Float32, {}, nullptr);
+          self.communicator.all_reduce(input, output, 4, DType::Float32, ReduceOp::Sum, nullptr);
         } else {
           self.communicator.broadcast(output, 4, DType::Float32, 1, nullptr);
         }
@@ -244,10 +246,10 @@ std::vector<std::string> hazards_of_two_communicators(bool is_right_before) {
                        self.gpu.wait(one_stream.get(), ready.get());
                        if (is_right_before) self.gpu.record(launch.get(), one_stream.get());
                        self.communicator.all_reduce(first.data(), first.data(), 1, DType::Float32,
-                                                    {}, one_stream.get());
+                                                    ReduceOp::Sum, one_stream.get());
                        self.gpu.wait(other_stream.get(), launch.get());
-                       other->all_reduce(second.data(), second.data(), 1, DType::Float32, {},
-                                         other_stream.get());
+                       other->all_reduce(second.data(), second.data(), 1, DType::Float32,
+                                         ReduceOp::Sum, other_stream.get());
                        self.hub.synchronize(self.rank, one_stream.get());
                        self.hub.synchronize(self.rank, other_stream.get());
                      },

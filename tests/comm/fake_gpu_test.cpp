@@ -28,7 +28,8 @@ TEST(FakeGpuFaultsTest, AbortDropsPendingWorkAndTheStreamContinues) {
   expect_no_hazards([](const GpuRank& self) {
     DeviceArray<float> array(self, {1});
     const auto reduce = [&] {
-      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, ReduceOp::Sum,
+                                   nullptr);
     };
     if (self.rank != 0) reduce();  // rank 0 never calls it
     self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5), nullptr);
@@ -49,7 +50,8 @@ TEST(FakeGpuFaultsTest, FailedOperationIsReportedOnItsRankAndHangsOnTheOthers) {
     const auto first = self.gpu.make_event();
     const auto second = self.gpu.make_event();
     for (const auto& event : {first, second}) {
-      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+      self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, ReduceOp::Sum,
+                                   nullptr);
       self.gpu.record(event.get(), nullptr);
     }
     while (!self.gpu.has_passed(first.get())) {
@@ -72,7 +74,8 @@ TEST(FakeGpuFaultsTest, RankThatNeverArrivesBlocksAll) {
     if (self.rank == 0) self.hub.lose_collective(0, 0);
     const auto event = self.gpu.make_event();
     DeviceArray<float> array(self, {1});
-    self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, {}, nullptr);
+    self.communicator.all_reduce(array.data(), array.data(), 1, DType::Float32, ReduceOp::Sum,
+                                 nullptr);
     self.gpu.record(event.get(), nullptr);
     for (int look = 0; look < 100; ++look) EXPECT_FALSE(self.gpu.has_passed(event.get()));
     EXPECT_TRUE(self.communicator.ready());
@@ -241,6 +244,22 @@ TEST(FakeWorldGpusTest, AProcessSeesTheGpusOfItsNode) {
   run_ranks(1, [](FakeWorld& world) {
     EXPECT_EQ(world.gpus(), nullptr);
     EXPECT_EQ(world.hub(), nullptr);
+  });
+}
+
+TEST(FakeGpuTest, RefusesWhatNcclCannotReduce) {
+  expect_no_hazards([](const GpuRank& self) {
+    DeviceArray<float> array(self, 1);
+    const auto reduce = [&](DType dtype, ReduceOp op) {
+      self.communicator.all_reduce(array.data(), array.data(), 1, dtype, op, nullptr);
+    };
+    EXPECT_THROW(reduce(DType::Int16, ReduceOp::Sum), InvalidArgument);
+    EXPECT_THROW(reduce(DType::Bool, ReduceOp::Sum), InvalidArgument);
+    EXPECT_THROW(reduce(DType::Float32, ReduceOp::Average), InvalidArgument);
+    const std::vector<std::size_t> counts{1};
+    EXPECT_THROW(
+        self.communicator.all_gather(array.data(), array.data(), counts, DType::Float32, nullptr),
+        InvalidArgument);
   });
 }
 

@@ -8,7 +8,6 @@ kolo_add_test(comm_test SOURCES
   comm/topology_test.cpp
   comm/wait_test.cpp)
 kolo_add_test(fake_gpu_test SOURCES
-  comm/fake_collectives_test.cpp
   comm/fake_gpu_launches_test.cpp
   comm/fake_gpu_memory_test.cpp
   comm/fake_gpu_mistakes_test.cpp

@@ -19,9 +19,8 @@ namespace {
 constexpr int kGpu = 0;
 
 /// Copies the inputs to the host, combines them there, and copies the result back.
-void combine_on_host(DType dtype, comm::DeviceReduction reduction,
-                     const std::vector<const std::byte*>& inputs, std::byte* to, std::size_t count,
-                     comm::DeviceStream stream) {
+void combine_on_host(DType dtype, ReduceOp op, const std::vector<const std::byte*>& inputs,
+                     std::byte* to, std::size_t count, comm::DeviceStream stream) {
   const comm::CudaDeviceGuard guard(kGpu);
   const std::size_t bytes = count * size_of(dtype);
   std::vector<std::vector<std::byte>> copies(inputs.size(), std::vector<std::byte>(bytes));
@@ -33,7 +32,7 @@ void combine_on_host(DType dtype, comm::DeviceReduction reduction,
   }
   KOLO_CUDA_TRY(cudaStreamSynchronize(stream));
   std::byte* const outputs[] = {copies[0].data()};  // may be an input's memory
-  combine(dtype, {.op = reduction.op}, contributions, outputs, count);
+  combine(dtype, {.op = op}, contributions, outputs, count);
   KOLO_CUDA_TRY(cudaMemcpyAsync(to, outputs[0], bytes, cudaMemcpyHostToDevice, stream));
   KOLO_CUDA_TRY(cudaStreamSynchronize(stream));
 }

@@ -12,13 +12,13 @@ namespace kolo::test {
 namespace {
 
 /// As a kernel of the fake GPU.
-void combine_in_kernel(FakeGpuHub& hub, int rank, DType dtype, comm::DeviceReduction reduction,
+void combine_in_kernel(FakeGpuHub& hub, int rank, DType dtype, ReduceOp op,
                        const std::vector<const std::byte*>& inputs, std::byte* to,
                        std::size_t count, comm::DeviceStream stream) {
   const std::size_t bytes = count * size_of(dtype);
   FakeKernel kernel{.name = "combine", .writes = {ByteRange(to, bytes)}, .run = [=] {
                       std::byte* const outputs[] = {to};
-                      combine(dtype, {.op = reduction.op}, inputs, outputs, count);
+                      combine(dtype, {.op = op}, inputs, outputs, count);
                     }};
   for (const std::byte* const input : inputs) kernel.reads.emplace_back(input, bytes);
   hub.kernel(rank, stream, std::move(kernel));

@@ -58,50 +58,15 @@ TEST_F(NcclCommunicatorTest, AllReduceOfOneRankIsACopy) {
   DeviceFloats output(kCount);
   input.set(ramp(kCount, 0.5F));
   output.set(ramp(kCount, 3.0F));
-  communicator_->all_reduce(input.data(), output.data(), kCount, DType::Float32, {ReduceOp::Sum},
+  communicator_->all_reduce(input.data(), output.data(), kCount, DType::Float32, ReduceOp::Sum,
                             stream_.get());
   finish();
   EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
   EXPECT_EQ(input.get(), ramp(kCount, 0.5F));
-  communicator_->all_reduce(output.data(), output.data(), kCount, DType::Float32, {ReduceOp::Max},
+  communicator_->all_reduce(output.data(), output.data(), kCount, DType::Float32, ReduceOp::Max,
                             stream_.get());
   finish();
   EXPECT_EQ(output.get(), ramp(kCount, 0.5F));
-}
-
-/// Kolo passes no factor with one rank (see DeviceReduction), since only a single block is right in
-/// all versions of NCCL. This shows that NCCL accepts the operation.
-TEST_F(NcclCommunicatorTest, AFactorScalesWhatIsSummed) {
-  constexpr std::size_t kCount = 1003;
-  DeviceFloats memory(kCount);
-  memory.set(ramp(kCount, 0.5F));
-  communicator_->all_reduce(memory.data(), memory.data(), kCount, DType::Float32,
-                            {ReduceOp::Sum, 0.25}, stream_.get());
-  finish();
-  std::vector<float> expected = ramp(kCount, 0.5F);
-  for (float& value : expected) value *= 0.25F;
-  EXPECT_EQ(memory.get(), expected);
-}
-
-/// The factor has the elements' dtype: the bits of 0.5 are a different number in another dtype.
-TEST_F(NcclCommunicatorTest, AFactorIsOfTheTypeOfTheElements) {
-  const struct {
-    DType dtype;
-    std::uint32_t ones;  // 1.0, repeated to 32 bits
-    std::uint32_t halves;
-  } cases[] = {{DType::Float16, 0x3C003C00, 0x38003800},
-               {DType::BFloat16, 0x3F803F80, 0x3F003F00},
-               {DType::Float32, 0x3F800000, 0x3F000000}};
-  for (const auto& item : cases) {
-    DeviceFloats memory(1);
-    test::copy_bytes(memory.data(), &item.ones, sizeof(item.ones));
-    communicator_->all_reduce(memory.data(), memory.data(), 4 / size_of(item.dtype), item.dtype,
-                              {ReduceOp::Sum, 0.5}, stream_.get());
-    finish();
-    std::uint32_t got = 0;
-    test::copy_bytes(&got, memory.data(), sizeof(got));
-    EXPECT_EQ(got, item.halves) << name_of(item.dtype);
-  }
 }
 
 TEST_F(NcclCommunicatorTest, CollectivesOfOneRankAreCopies) {
@@ -119,7 +84,8 @@ TEST_F(NcclCommunicatorTest, CollectivesOfOneRankAreCopies) {
     EXPECT_EQ(input.get(), values);
   };
   expect_copied([&](const float* input, float* output) {
-    communicator_->reduce_scatter(input, output, counts, DType::Float32, {}, stream_.get());
+    communicator_->reduce_scatter(input, output, counts, DType::Float32, ReduceOp::Sum,
+                                  stream_.get());
   });
   expect_copied([&](const float* input, float* output) {
     communicator_->all_gather(input, output, counts, DType::Float32, stream_.get());
@@ -148,7 +114,8 @@ TEST_F(NcclCommunicatorTest, EmptyOperationsAreAllowed) {
   communicator_->all_reduce(nullptr, nullptr, 0, DType::Float32, {ReduceOp::Sum, 0.5},
                             stream_.get());
   finish();
-  communicator_->reduce_scatter(nullptr, nullptr, counts, DType::Float32, {}, stream_.get());
+  communicator_->reduce_scatter(nullptr, nullptr, counts, DType::Float32, ReduceOp::Sum,
+                                stream_.get());
   finish();
   communicator_->all_gather(nullptr, nullptr, counts, DType::Float32, stream_.get());
   finish();
@@ -202,7 +169,7 @@ TEST_F(NcclCommunicatorTest, GroupThatFailsIsClosed) {
   EXPECT_THROW(
       {
         const DeviceGroup group(*communicator_);
-        communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Int16, {ReduceOp::Sum},
+        communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Int16, ReduceOp::Sum,
                                   stream_.get());
       },
       InvalidArgument);
@@ -224,7 +191,7 @@ TEST_F(NcclCommunicatorTest, AfterAnAbortEveryCallGivesTheReason) {
   EXPECT_NE(error_of([&] { communicator_->ready(); }).find("rank 3 died"), std::string::npos);
   EXPECT_NE(error_of([&] {
               communicator_->all_reduce(memory.data(), memory.data(), 1, DType::Float32,
-                                        {ReduceOp::Sum}, stream_.get());
+                                        ReduceOp::Sum, stream_.get());
             }).find("rank 3 died"),
             std::string::npos);
 }

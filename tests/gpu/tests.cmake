@@ -3,7 +3,9 @@
 # Drawing random elements takes most of these tests' time without optimization.
 set_source_files_properties(gpu/conversion_cases.cpp PROPERTIES COMPILE_OPTIONS -O2)
 kolo_add_test(thread_communicator_test
-  SOURCES gpu/fake_thread_worlds.cpp gpu/thread_communicator_test.cpp)
+  SOURCES gpu/fake_thread_worlds.cpp gpu/thread_communicator_test.cpp
+  runtime/api/group_test.cpp
+  runtime/device/device_buffers_test.cpp)
 if(KOLO_CUDA)
   # Ranks as threads on one real GPU: what these suites do on fake GPUs, they do on it.
   kolo_add_test(thread_gpu_test

@@ -13,15 +13,6 @@
 
 namespace kolo::comm {
 
-/// How elements are combined, each multiplied by `factor`. The factor is 1 unless the operation is
-/// a Sum of a floating type among several ranks: with one rank, NCCL before 2.29.7 divides the
-/// elements among blocks, rounds down, and leaves the last ones unchanged. Never Average, Adasum or
-/// Custom.
-struct DeviceReduction {
-  ReduceOp op = ReduceOp::Sum;
-  double factor = 1.0;
-};
-
 /// The connection to another rank has broken, perhaps because that rank has ended. Which one it is,
 /// the control plane learns a little later.
 class RemoteError : public BackendError {
@@ -32,8 +23,9 @@ class RemoteError : public BackendError {
 /// Collectives among GPUs, one per rank. A call launches an operation on a stream and returns. One
 /// thread at a time; all ranks launch the same operations in the same order.
 ///
-/// Buffers are memory of the GPU. Counts by rank are the same on all ranks and may be 0. Throws
-/// InvalidArgument for reductions that the underlying library does not support.
+/// Buffers are memory of the GPU. Counts by rank are the same on all ranks and may be 0. Reductions
+/// are Sum, Product, Min or Max, and apply no factors, since NCCL's NVLS does not. Throws
+/// InvalidArgument for those that the underlying library does not support.
 class DeviceCommunicator {
  public:
   virtual ~DeviceCommunicator() = default;
@@ -52,11 +44,11 @@ class DeviceCommunicator {
 
   /// Combines `count` elements, in place if `input == output`.
   virtual void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                          DeviceReduction reduction, DeviceStream stream) = 0;
+                          ReduceOp op, DeviceStream stream) = 0;
   /// Combines `input`, which has as many elements as the sum of `counts`; `output` receives this
   /// rank's elements, and may be their place in `input`. The others in `input` do not change.
   virtual void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
-                              DType dtype, DeviceReduction reduction, DeviceStream stream) = 0;
+                              DType dtype, ReduceOp op, DeviceStream stream) = 0;
   /// `output` receives all ranks' elements one after another; `input` may be this rank's place in
   /// it.
   virtual void all_gather(const void* input, void* output, std::span<const std::size_t> counts,

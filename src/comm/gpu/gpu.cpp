@@ -2,8 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <exception>
 
 #include "base/convert.hpp"
@@ -23,11 +21,6 @@ void release_cached_memory() noexcept try {
   if (auto* const release = release_cached.load()) release();
 } catch (const std::exception& error) {  // as while LibTorch captures a graph
   KOLO_LOG(Warn) << "memory that LibTorch caches could not be released: " << error.what();
-}
-
-bool may_choose_nvls(std::string_view algo) {
-  const char* const variable = std::getenv("NCCL_ALGO");
-  return algo == "auto" || (variable != nullptr && std::strstr(variable, "NVLS") != nullptr);
 }
 
 Scalar scalar_of(DType dtype, double value) {

@@ -129,10 +129,6 @@ void set_release_of_cached_memory(void (*release)());
 /// Calls it, if it is set. For Gpu::allocate, before the GPU counts as full.
 void release_cached_memory() noexcept;
 
-/// Whether NCCL may choose NVLS, which applies no factors: with `algo`, that of the configuration,
-/// and NCCL_ALGO, the same on all ranks.
-bool may_choose_nvls(std::string_view algo);
-
 /// The GPUs that this process sees, and their connection to those of other ranks.
 class Gpus {
  public:

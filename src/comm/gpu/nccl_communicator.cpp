@@ -41,16 +41,9 @@ ncclDataType_t nccl_type(DType dtype) {
                         (is_complex(dtype) ? ": reduce its parts" : ": convert it to int32 first"));
 }
 
-ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
+ncclRedOp_t nccl_op(ReduceOp op, DType dtype) {
   const bool is_bool = dtype == DType::Bool;
-  const bool is_scalable = reduction.op == ReduceOp::Sum && is_floating(dtype);
-  if (reduction.factor != 1.0 && !is_scalable) {
-    throw InvalidArgument("NCCL reduction of " + std::string(name_of(dtype)) + " by " +
-                          std::string(name_of(reduction.op)) +
-                          ": expected a factor of 1, except for sums of floating types, got " +
-                          std::to_string(reduction.factor));
-  }
-  switch (reduction.op) {
+  switch (op) {
     case ReduceOp::Min: return ncclMin;
     case ReduceOp::Max: return ncclMax;
     case ReduceOp::Sum:
@@ -62,7 +55,7 @@ ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype) {
     default: break;
   }
   throw InvalidArgument("NCCL reduction of " + std::string(name_of(dtype)) + " by " +
-                        std::string(name_of(reduction.op)) + " is not defined");
+                        std::string(name_of(op)) + " is not defined");
 }
 
 namespace {
@@ -212,32 +205,32 @@ void NcclCommunicator::launch(Call call) {
 }
 
 void NcclCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                                  DeviceReduction reduction, DeviceStream stream) {
+                                  ReduceOp op, DeviceStream stream) {
   launch([&](ncclComm_t communicator) {
     const ncclDataType_t type = nccl_type(dtype);
-    const NcclOperation operation(reduction, dtype, communicator);
+    const ncclRedOp_t operation = nccl_op(op, dtype);
     if (count == 0) return;
-    KOLO_CUDA_TRY(ncclAllReduce(input, output, count, type, operation.get(), communicator, stream));
+    KOLO_CUDA_TRY(ncclAllReduce(input, output, count, type, operation, communicator, stream));
   });
 }
 
 void NcclCommunicator::reduce_scatter(const void* input, void* output,
-                                      std::span<const std::size_t> counts, DType dtype,
-                                      DeviceReduction reduction, DeviceStream stream) {
+                                      std::span<const std::size_t> counts, DType dtype, ReduceOp op,
+                                      DeviceStream stream) {
   require_counts("reduce_scatter", counts);
   launch([&](ncclComm_t communicator) {
     const ncclDataType_t type = nccl_type(dtype);
-    const NcclOperation operation(reduction, dtype, communicator);
+    const ncclRedOp_t operation = nccl_op(op, dtype);
     if (are_equal(counts)) {
       if (counts[0] == 0) return;
       KOLO_CUDA_TRY(
-          ncclReduceScatter(input, output, counts[0], type, operation.get(), communicator, stream));
+          ncclReduceScatter(input, output, counts[0], type, operation, communicator, stream));
       return;
     }
     for_each_root(counts, [&](std::size_t rank, std::size_t begin) {
       const int root = static_cast<int>(rank);
       KOLO_CUDA_TRY(ncclReduce(move_on(input, begin, dtype), root == rank_ ? output : nullptr,
-                               counts[rank], type, operation.get(), root, communicator, stream));
+                               counts[rank], type, operation, root, communicator, stream));
     });
   });
 }

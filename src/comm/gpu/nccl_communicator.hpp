@@ -48,32 +48,8 @@ class NcclGroup {
 
 /// NCCL's name of a type. Throws InvalidArgument for a type that it cannot reduce.
 ncclDataType_t nccl_type(DType dtype);
-/// NCCL's name of an operation, without its factor. Throws InvalidArgument if it is not defined.
-ncclRedOp_t nccl_op(DeviceReduction reduction, DType dtype);
-
-/// An NCCL operation, created if it has a factor. It must outlive the calls that use it.
-class NcclOperation {
- public:
-  NcclOperation(DeviceReduction reduction, DType dtype, ncclComm_t communicator)
-      : op_(nccl_op(reduction, dtype)) {
-    if (reduction.factor == 1.0) return;
-    Scalar factor = scalar_of(dtype, reduction.factor);
-    KOLO_CUDA_TRY(ncclRedOpCreatePreMulSum(&op_, factor.data(), nccl_type(dtype),
-                                           ncclScalarHostImmediate, communicator));
-    communicator_ = communicator;
-  }
-  NcclOperation(const NcclOperation&) = delete;  // it is destroyed once
-  NcclOperation& operator=(const NcclOperation&) = delete;
-  ~NcclOperation() {
-    if (communicator_ != nullptr) KOLO_CUDA_TRY_NOTHROW(ncclRedOpDestroy(op_, communicator_));
-  }
-
-  ncclRedOp_t get() const { return op_; }
-
- private:
-  ncclRedOp_t op_;
-  ncclComm_t communicator_ = nullptr;  // of a created operation; null if none was created
-};
+/// NCCL's name of an operation. Throws InvalidArgument if it is not defined.
+ncclRedOp_t nccl_op(ReduceOp op, DType dtype);
 
 /// A DeviceCommunicator over NCCL. The environment determines NCCL's algorithms; see set_up_nccl.
 ///
@@ -99,10 +75,10 @@ class NcclCommunicator final : public DeviceCommunicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool ready() override;
-  void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                  DeviceReduction reduction, DeviceStream stream) override;
+  void all_reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+                  DeviceStream stream) override;
   void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
-                      DType dtype, DeviceReduction reduction, DeviceStream stream) override;
+                      DType dtype, ReduceOp op, DeviceStream stream) override;
   void all_gather(const void* input, void* output, std::span<const std::size_t> counts, DType dtype,
                   DeviceStream stream) override;
   void broadcast(void* buffer, std::size_t count, DType dtype, int root,

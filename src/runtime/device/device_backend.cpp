@@ -24,20 +24,17 @@ DevicePlan plan_on_device(const Request& request, const DeviceSituation& situati
   on_device.before = plan.reduction.prescale;
   on_device.after = plan.reduction.postscale;
   on_device.divisor = plan.divisor;
-  on_device.reduction.op = plan.reduction.op;
+  on_device.op = plan.reduction.op;
   on_device.is_staged = situation.needs_staging || on_device.wire != situation.dtype;
   if (on_device.is_staged || on_device.is_direct) return on_device;
+  const bool scatters = request.collective == Collective::ReduceScatter;
   if (plan.reduction.op == ReduceOp::Sum && is_floating(on_device.wire)) {
     const double factor =
         std::exchange(on_device.before, 1.0) * std::exchange(on_device.after, 1.0);
     const bool may_overflow = on_device.wire == DType::Float16 || request.prescale != 1.0;
-    if (situation.ranks == 1 || (situation.only_adds && !may_overflow)) {
-      on_device.after = factor;
-    } else {
-      (situation.only_adds ? on_device.before : on_device.reduction.factor) = factor;
-    }
+    (scatters && !may_overflow ? on_device.after : on_device.before) = factor;
   }
-  on_device.is_staged = on_device.before != 1.0;
+  on_device.is_staged = scatters && on_device.before != 1.0;
   return on_device;
 }
 
@@ -163,9 +160,7 @@ DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, boo
       {.dtype = real_type(dtype),
        .payload = real_type(compressor.wire_dtype(dtype)),
        .size = divisor,
-       .ranks = path_.communicator->size(),
        .needs_staging = is_packed || joined.count > 0,
-       .only_adds = only_adds_,
        .prefers_direct = path_.choices.algorithms.preferred(request->collective) == "direct"});
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.
@@ -279,8 +274,11 @@ Task DeviceBackend::reduce_group(const Stage& group) {
     if (plan.is_staged) {
       before.add({dtype, plan.wire, plan.before}, group[i].packed_to(places[i]));
       after.add(to_dtype, group[i].unpacked_from(places[i]));
-    } else if (plan.changes(dtype)) {
-      std::byte* const output = tensors.front().to;
+      continue;
+    }
+    std::byte* const output = tensors.front().to;
+    if (plan.before != 1.0) before.add({dtype, dtype, plan.before}, tensors);
+    if (plan.changes(dtype)) {
       after.add(to_dtype, std::array{comm::DeviceRun{output, output, kept.length}});
     }
   }
@@ -296,16 +294,16 @@ Task DeviceBackend::reduce_group(const Stage& group) {
 void DeviceBackend::launch(const FusedTensors& fused, std::byte* place) {
   const DevicePlan& plan = fused.plan;
   const std::size_t element = size_of(plan.wire);
-  const std::byte* const input = plan.is_staged ? place : fused.tensors.front().from;
   std::byte* const output =
       plan.is_staged ? place + fused.kept.begin * element : fused.tensors.front().to;
+  const std::byte* input = plan.is_staged ? place : fused.tensors.front().from;
+  if (!plan.is_staged && plan.before != 1.0) input = output;
   if (fused.counts.empty()) {
     device_.traffic.add_round(2 * fused.count * element);
-    device_.communicator.all_reduce(input, output, fused.count, plan.wire, plan.reduction,
-                                    device_.stream);
+    device_.communicator.all_reduce(input, output, fused.count, plan.wire, plan.op, device_.stream);
   } else {
     device_.traffic.add_round(fused.count * element);
-    device_.communicator.reduce_scatter(input, output, fused.counts, plan.wire, plan.reduction,
+    device_.communicator.reduce_scatter(input, output, fused.counts, plan.wire, plan.op,
                                         device_.stream);
   }
 }

@@ -19,9 +19,9 @@ namespace kolo::runtime {
 /// How a reduction runs on GPUs.
 ///
 /// Through the communicator:
-///   1 if it is staged, elements are converted to `wire`, multiplied by `before` and copied into a
-///     staging buffer;
-///   2 they are combined as `reduction` says;
+///   1 elements are multiplied by `before` and converted to `wire`, into a staging buffer if the
+///     reduction is staged, else into the output;
+///   2 they are combined;
 ///   3 they are multiplied by `after`, divided by `divisor` and converted back, if that changes
 ///     anything.
 /// By direct exchange, step 2 multiplies by `before` and `after`.
@@ -30,7 +30,7 @@ struct DevicePlan {
   bool is_direct = false;
   bool is_staged = false;
   double before = 1.0;
-  comm::DeviceReduction reduction{};
+  ReduceOp op = ReduceOp::Sum;
   double after = 1.0;
   std::int64_t divisor = 1;
 
@@ -43,18 +43,15 @@ struct DeviceSituation {
   DType dtype;
   DType payload;                ///< the type that `dtype` is compressed to, or `dtype`
   int size;                     ///< that averages divide by
-  int ranks;                    ///< of the process set
   bool needs_staging = false;   ///< whatever the types are
-  bool only_adds = false;       ///< the communicator's best algorithms apply no factor
   bool prefers_direct = false;  ///< sum floating types in rank order
 };
 
-/// Plans a reduction other than Custom and Adasum. The communicator scales floating-point sums that
-/// are not staged while it combines them. With a single rank (see DeviceReduction) and with
-/// `only_adds` they are scaled afterwards; but with `only_adds` and several ranks, float16 and what
-/// the program prescales are staged, since the sum might overflow. Staged ones are scaled in
-/// float32 while they are copied. int16, which NCCL cannot reduce, is sent as int32. Averages
-/// follow ops::plan_reduction.
+/// Plans a reduction other than Custom and Adasum. Staged elements are scaled while they are
+/// copied. Other floating-point sums are scaled on their way to the output, before they are added
+/// up, so that sums of float16 do not overflow. A reduce-scatter keeps its input: it scales its
+/// part of the sum, but is staged for float16 and what the program prescales. int16, which NCCL
+/// cannot reduce, is sent as int32. Averages follow ops::plan_reduction.
 /// @throws InvalidArgument for reductions that are not defined
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation);
 
@@ -103,7 +100,6 @@ class DeviceBackend final : public Backend {
   void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
 
   const DataPath& path_;
-  const bool only_adds_ = comm::may_choose_nvls(path_.config.nccl_algo);
   DeviceStaging staging_;
   const DevicePath device_;
   Pool<CUevent_st> events_;

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "kolo/collectives.hpp"
+#include "ops/kernels/pieces.hpp"
 #include "runtime/device/device_backend.hpp"
 #include "runtime/device/programs.hpp"
 #include "runtime/runtimes.hpp"
@@ -47,60 +48,66 @@ TEST_P(DeviceTest, ComesBetweenProducerAndConsumerOnTheProgramsStream) {
   });
 }
 
-/// NCCL has a special kernel for one rank, which divides large tensors among blocks. Its fastest
-/// algorithms apply no factor, so it gets none where it may choose them: with KOLO_NCCL_ALGO=auto,
-/// or NCCL_ALGO=NVLS.
+/// NCCL only adds: Kolo's kernels apply factors, one for an all-reduce, whose input stays as it is.
 TEST_P(DeviceTest, FactorsScaleEveryElementOfALargeTensor) {
-  for (const std::string algo : {"ring", "auto", "NVLS"}) {
-    Setting setting = setting_with_gpus(size());
-    if (algo == "auto") setting.config.nccl_algo = algo;
-    if (algo == "NVLS") ::setenv("NCCL_ALGO", "NVLS,NVLSTree", 1);
-    run_programs(setting, [&](Runtime& runtime, FakeWorld& world) {
-      constexpr std::size_t kCount = 100'003;
-      GpuProgram program(world);
-      const auto input = program.allocate(kCount);
-      const auto output = program.allocate(kCount);
-      const auto from = program.view(input, kCount);
-      const auto to = program.view(output, kCount);
-      program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
+  run_programs(setting_with_gpus(size()), [&](Runtime& runtime, FakeWorld& world) {
+    constexpr std::size_t kCount = 100'003;
+    GpuProgram program(world);
+    const auto input = program.allocate(kCount);
+    const auto output = program.allocate(kCount);
+    const auto from = program.view(input, kCount);
+    const auto to = program.view(output, kCount);
+    const std::vector<float> own(kCount, static_cast<float>(runtime.rank() + 1));
+    const auto kernels_of = [&](const auto& collective) {
+      program.write(input, own);
       program.write(output, kCount, -1.0F);
-      const AllreduceOptions half{
-          .op = ReduceOp::Sum, .prescale = 2.0, .postscale = 0.25, .stream = program.stream()};
-      allreduce(from, to, half);
-      const std::vector<float> expected(kCount, sum_of_ranks(0.5F));
-      EXPECT_EQ(program.read(output, kCount), expected);
-      allreduce(from, from, half);
-      EXPECT_EQ(program.read(input, kCount), expected);
-      const std::size_t own =
-          kCount / static_cast<std::size_t>(size()) +
-          (static_cast<std::size_t>(runtime.rank()) < kCount % static_cast<std::size_t>(size())
-               ? 1
-               : 0);
-      program.write(input, kCount, static_cast<float>(runtime.rank() + 1));
-      reduce_scatter(from, program.view(output, own),
-                     {.op = ReduceOp::Sum, .prescale = 0.5, .stream = program.stream()});
-      EXPECT_EQ(program.read(output, own), std::vector<float>(own, sum_of_ranks(0.5F)));
-      if (program_place == nullptr) {  // fake GPUs
-        const bool is_scaled = size() > 1 && algo == "ring";
-        EXPECT_EQ(world.hub()->calls(runtime.rank()).scaled, is_scaled ? 3 : 0);
-      }
-    });
-  }
-  ::unsetenv("NCCL_ALGO");
+      const auto kernels = [&] {
+        return program_place == nullptr ? world.hub()->calls(runtime.rank()).kernels : 0;
+      };
+      const int before = kernels();
+      collective();
+      return kernels() - before;
+    };
+    const int one = program_place == nullptr ? 1 : 0;  // only fake GPUs count
+    const AllreduceOptions half{
+        .op = ReduceOp::Sum, .prescale = 2.0, .postscale = 0.25, .stream = program.stream()};
+    const std::vector<float> expected(kCount, sum_of_ranks(0.5F));
+    EXPECT_EQ(kernels_of([&] { allreduce(from, to, half); }), one);
+    EXPECT_EQ(program.read(output, kCount), expected);
+    EXPECT_EQ(program.read(input, kCount), own);
+    EXPECT_EQ(kernels_of([&] { allreduce(from, from, half); }), one);
+    EXPECT_EQ(program.read(input, kCount), expected);
+
+    const ops::Range piece = ops::piece_of(kCount, size(), runtime.rank());
+    const auto part = program.view(output, piece.length);
+    for (const bool is_before : {false, true}) {
+      AllreduceOptions options{.op = ReduceOp::Sum, .stream = program.stream()};
+      (is_before ? options.prescale : options.postscale) = 0.5;
+      // One for its part of the sum, or two that stage all elements.
+      EXPECT_EQ(kernels_of([&] { reduce_scatter(from, part, options); }),
+                is_before ? 2 * one : one);
+      EXPECT_EQ(program.read(output, piece.length),
+                std::vector<float>(piece.length, sum_of_ranks(0.5F)));
+      EXPECT_EQ(program.read(input, kCount), own);
+    }
+  });
 }
 
 /// A sum of float16 overflows where the average does not.
-TEST(DevicePlanTest, WhereNcclOnlyAddsHalvesAreScaledBefore) {
-  runtime::Request request;
-  request.op = ReduceOp::Average;
-  for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
-    const runtime::DevicePlan plan = runtime::plan_on_device(
-        request, {.dtype = dtype, .payload = dtype, .size = 4, .ranks = 4, .only_adds = true});
-    const bool is_half = dtype == DType::Float16;
-    EXPECT_EQ(plan.is_staged, is_half) << name_of(dtype);
-    EXPECT_EQ(plan.before, is_half ? 0.25 : 1.0) << name_of(dtype);
-    EXPECT_EQ(plan.after, is_half ? 1.0 : 0.25) << name_of(dtype);
-    EXPECT_EQ(plan.reduction.factor, 1.0) << name_of(dtype);
+TEST(DevicePlanTest, HalvesAreScaledBeforeTheyAreAdded) {
+  for (const Collective collective : {Collective::AllReduce, Collective::ReduceScatter}) {
+    runtime::Request request;
+    request.collective = collective;
+    request.op = ReduceOp::Average;
+    for (const DType dtype : {DType::Float16, DType::BFloat16, DType::Float32, DType::Float64}) {
+      const runtime::DevicePlan plan =
+          runtime::plan_on_device(request, {.dtype = dtype, .payload = dtype, .size = 4});
+      const bool is_before = collective == Collective::AllReduce || dtype == DType::Float16;
+      EXPECT_EQ(plan.before, is_before ? 0.25 : 1.0) << name_of(dtype);
+      EXPECT_EQ(plan.after, is_before ? 1.0 : 0.25) << name_of(dtype);
+      EXPECT_EQ(plan.is_staged, is_before && collective == Collective::ReduceScatter)
+          << name_of(dtype);
+    }
   }
 }
 

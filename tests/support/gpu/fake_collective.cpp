@@ -78,19 +78,7 @@ std::string kind_name(Kind kind) {
 /// Whether two ranks' calls match: everything but AllToAll's counts must be equal.
 bool agree(const FakeCall& one, const FakeCall& other) {
   return one.kind == other.kind && one.dtype == other.dtype && one.root == other.root &&
-         one.reduction.op == other.reduction.op && one.reduction.factor == other.reduction.factor &&
-         (one.kind == Kind::AllToAll || one.counts == other.counts);
-}
-
-/// The bytes that NCCL's kernel for one rank processes before 2.29.7 if there is a factor. Each
-/// block takes bytes / blocks, rounded down and then up to a multiple of 16, so the last bytes may
-/// be missed.
-std::size_t reached_by_one_rank(std::size_t bytes) {
-  constexpr std::size_t kBytesPerBlock = std::size_t{16} << 10;
-  constexpr std::size_t kMaxBlocks = 32;
-  const std::size_t blocks =
-      std::clamp((bytes + kBytesPerBlock - 1) / kBytesPerBlock, std::size_t{1}, kMaxBlocks);
-  return std::min(bytes, blocks * ((bytes / blocks + 15) / 16 * 16));
+         one.op == other.op && (one.kind == Kind::AllToAll || one.counts == other.counts);
 }
 
 void reduce(std::span<const FakeCall> calls, const std::vector<std::vector<std::byte>>& inputs,
@@ -98,12 +86,8 @@ void reduce(std::span<const FakeCall> calls, const std::vector<std::vector<std::
   std::vector<const std::byte*> contributions;
   for (const auto& input : inputs) contributions.push_back(input.data() + place.offset);
   const FakeCall& call = calls.front();
-  if (calls.size() == 1 && call.reduction.factor != 1.0) {
-    place.size = reached_by_one_rank(place.size);
-  }
   if (place.size == 0) return;
-  combine(call.dtype, {.op = call.reduction.op, .prescale = call.reduction.factor}, contributions,
-          outputs, place.size / size_of(call.dtype));
+  combine(call.dtype, {.op = call.op}, contributions, outputs, place.size / size_of(call.dtype));
 }
 
 }  // namespace
@@ -111,10 +95,7 @@ void reduce(std::span<const FakeCall> calls, const std::vector<std::vector<std::
 std::string describe(const FakeCall& call) {
   std::string text =
       kind_name(call.kind) + " of " + list_of(call.counts) + " " + std::string(name_of(call.dtype));
-  if (is_reduction(call)) {
-    text += " by " + std::string(name_of(call.reduction.op));
-    if (call.reduction.factor != 1.0) text += " times " + std::to_string(call.reduction.factor);
-  }
+  if (is_reduction(call)) text += " by " + std::string(name_of(call.op));
   if (call.kind == Kind::Broadcast) text += " from rank " + std::to_string(call.root);
   if (call.kind == Kind::AllToAll) text += " for " + list_of(call.received);
   return text;
@@ -132,15 +113,12 @@ void check_call(const FakeCall& call, int ranks) {
     throw InvalidArgument(describe(call) + ": there are " + std::to_string(ranks) + " ranks");
   }
   if (!is_reduction(call)) return;
-  const auto [op, factor] = call.reduction;
+  const ReduceOp op = call.op;
   const bool is_order = op == ReduceOp::Min || op == ReduceOp::Max;
   const bool is_arithmetic = op == ReduceOp::Sum || op == ReduceOp::Product;
   const bool is_known =
       call.dtype != DType::Int16 && (is_order || (is_arithmetic && call.dtype != DType::Bool));
   if (!is_known) throw InvalidArgument(describe(call) + ": NCCL cannot reduce that");
-  if (factor != 1.0 && (op != ReduceOp::Sum || !is_floating(call.dtype))) {
-    throw InvalidArgument(describe(call) + ": a factor is for sums of floating types");
-  }
 }
 
 CallMemory memory_of(const FakeCall& call, int rank) {

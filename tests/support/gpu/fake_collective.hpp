@@ -21,7 +21,7 @@ struct FakeCall {
   std::vector<std::size_t> counts;      ///< one, or one per rank; for AllToAll the counts sent
   std::vector<std::size_t> received{};  ///< AllToAll only
   DType dtype;
-  comm::DeviceReduction reduction{};
+  ReduceOp op = ReduceOp::Sum;
   int root = 0;
 };
 

@@ -60,27 +60,25 @@ bool FakeDeviceCommunicator::ready() {
 }
 
 void FakeDeviceCommunicator::all_reduce(const void* input, void* output, std::size_t count,
-                                        DType dtype, comm::DeviceReduction reduction,
-                                        comm::DeviceStream stream) {
+                                        DType dtype, ReduceOp op, comm::DeviceStream stream) {
   launch({.kind = Kind::AllReduce,
           .input = bytes(input),
           .output = bytes(output),
           .counts = {count},
           .dtype = dtype,
-          .reduction = reduction},
+          .op = op},
          stream);
 }
 
 void FakeDeviceCommunicator::reduce_scatter(const void* input, void* output,
                                             std::span<const std::size_t> counts, DType dtype,
-                                            comm::DeviceReduction reduction,
-                                            comm::DeviceStream stream) {
+                                            ReduceOp op, comm::DeviceStream stream) {
   launch({.kind = Kind::ReduceScatter,
           .input = bytes(input),
           .output = bytes(output),
           .counts = copy(counts),
           .dtype = dtype,
-          .reduction = reduction},
+          .op = op},
          stream);
 }
 

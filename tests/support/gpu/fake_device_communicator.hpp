@@ -26,11 +26,10 @@ class FakeDeviceCommunicator final : public comm::DeviceCommunicator {
   int size() const override { return size_; }
   bool ready() override;
 
-  void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                  comm::DeviceReduction reduction, comm::DeviceStream stream) override;
+  void all_reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+                  comm::DeviceStream stream) override;
   void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
-                      DType dtype, comm::DeviceReduction reduction,
-                      comm::DeviceStream stream) override;
+                      DType dtype, ReduceOp op, comm::DeviceStream stream) override;
   void all_gather(const void* input, void* output, std::span<const std::size_t> counts, DType dtype,
                   comm::DeviceStream stream) override;
   void broadcast(void* buffer, std::size_t count, DType dtype, int root,

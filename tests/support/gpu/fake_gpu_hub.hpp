@@ -86,7 +86,6 @@ class FakeGpuHub : public std::enable_shared_from_this<FakeGpuHub> {
   /// What the runtime has called on a rank's GPU so far.
   struct Calls {
     int launches = 0;  ///< of collectives; a group counts as one
-    int scaled = 0;    ///< collectives with a factor
     int kernels = 0;   ///< others
     int records = 0;   ///< of events
     int waits = 0;     ///< of streams for events

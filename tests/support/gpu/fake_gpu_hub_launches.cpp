@@ -23,7 +23,6 @@ void FakeGpuHub::launch(std::size_t group, int member, int rank, FakeLaunch laun
   const std::string conflict = find_conflict(launch.calls, member);
   if (!conflict.empty()) streams_.graph().report(conflict);
   for (FakeCall& call : launch.calls) {
-    if (call.reduction.factor != 1.0) ++calls.scaled;
     bool is_valid = check_memory(rank, accesses_of(call, member));
     std::string hazard = find_invalid_overlap(call, member);
     if (!groups_.is_complete(group)) hazard = "not ready: '" + describe(call) + "' was called";

@@ -182,11 +182,10 @@ void ThreadCommunicator::reduce(std::span<const FakeCall> calls) {
     inputs.push_back(runs.back().to);
   }
   copy(runs);
-  if (own.reduction.op == ReduceOp::Sum && is_floating(own.dtype)) {
-    gpu_->add_up({vectors, own.dtype, count, stride / element, group_->size},
-                 {.before = own.reduction.factor}, result, stream_);
+  if (own.op == ReduceOp::Sum && is_floating(own.dtype)) {
+    gpu_->add_up({vectors, own.dtype, count, stride / element, group_->size}, {}, result, stream_);
   } else {
-    combine_(own.dtype, own.reduction, inputs, result, count, stream_);
+    combine_(own.dtype, own.op, inputs, result, count, stream_);
   }
   results_.push_back({result, own.output, count * element});
 }
@@ -225,26 +224,25 @@ std::byte* ThreadCommunicator::take(std::size_t bytes) {
 }
 
 void ThreadCommunicator::all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                                    comm::DeviceReduction reduction, comm::DeviceStream stream) {
+                                    ReduceOp op, comm::DeviceStream stream) {
   call({.kind = Kind::AllReduce,
         .input = memory_at(input),
         .output = memory_at(output),
         .counts = {count},
         .dtype = dtype,
-        .reduction = reduction},
+        .op = op},
        stream);
 }
 
 void ThreadCommunicator::reduce_scatter(const void* input, void* output,
                                         std::span<const std::size_t> counts, DType dtype,
-                                        comm::DeviceReduction reduction,
-                                        comm::DeviceStream stream) {
+                                        ReduceOp op, comm::DeviceStream stream) {
   call({.kind = Kind::ReduceScatter,
         .input = memory_at(input),
         .output = memory_at(output),
         .counts = copy_counts(counts),
         .dtype = dtype,
-        .reduction = reduction},
+        .op = op},
        stream);
 }
 

@@ -21,9 +21,9 @@ namespace kolo::test {
 /// Combines vectors that Gpu::add_up cannot: integers, minima, products. `inputs`, one per rank,
 /// and `to` are memory of the GPU. Runs behind the work on `stream`; may block, since that work
 /// waits for nothing that is launched later.
-using CombineVectors = std::function<void(
-    DType dtype, comm::DeviceReduction reduction, const std::vector<const std::byte*>& inputs,
-    std::byte* to, std::size_t count, comm::DeviceStream stream)>;
+using CombineVectors =
+    std::function<void(DType dtype, ReduceOp op, const std::vector<const std::byte*>& inputs,
+                       std::byte* to, std::size_t count, comm::DeviceStream stream)>;
 
 /// What the ThreadCommunicators of all ranks share.
 struct ThreadGroup {
@@ -74,11 +74,10 @@ class ThreadCommunicator final : public comm::DeviceCommunicator {
   int size() const override { return group_->size; }
   bool ready() override;
 
-  void all_reduce(const void* input, void* output, std::size_t count, DType dtype,
-                  comm::DeviceReduction reduction, comm::DeviceStream stream) override;
+  void all_reduce(const void* input, void* output, std::size_t count, DType dtype, ReduceOp op,
+                  comm::DeviceStream stream) override;
   void reduce_scatter(const void* input, void* output, std::span<const std::size_t> counts,
-                      DType dtype, comm::DeviceReduction reduction,
-                      comm::DeviceStream stream) override;
+                      DType dtype, ReduceOp op, comm::DeviceStream stream) override;
   void all_gather(const void* input, void* output, std::span<const std::size_t> counts, DType dtype,
                   comm::DeviceStream stream) override;
   void broadcast(void* buffer, std::size_t count, DType dtype, int root,
