@@ -47,34 +47,6 @@ __host__ __device__ SumOf<T> to_sum(T value) {
   }
 }
 
-/// Loads `kWidthOf<T>` elements: if `kIsWhole`, with one instruction, for which all of them must
-/// exist and be aligned; otherwise `length` of them, followed by zeros.
-template <bool kIsWhole, class T>
-__host__ __device__ Vector<T, kWidthOf<T>> load(const T* from, std::uint64_t length) {
-  if constexpr (kIsWhole) {
-    return *reinterpret_cast<const Vector<T, kWidthOf<T>>*>(from);
-  } else {
-    Vector<T, kWidthOf<T>> loaded = {};
-#pragma unroll
-    for (std::uint32_t i = 0; i < kWidthOf<T>; ++i) {
-      if (i < length) loaded.elements[i] = from[i];
-    }
-    return loaded;
-  }
-}
-
-template <bool kIsWhole, class T>
-__host__ __device__ void store(const Vector<T, kWidthOf<T>>& stored, T* to, std::uint64_t length) {
-  if constexpr (kIsWhole) {
-    *reinterpret_cast<Vector<T, kWidthOf<T>>*>(to) = stored;
-  } else {
-#pragma unroll
-    for (std::uint32_t i = 0; i < kWidthOf<T>; ++i) {
-      if (i < length) to[i] = stored.elements[i];
-    }
-  }
-}
-
 /// Calls `visit` with the VectorsOf their type. `vectors` has passed check_vectors.
 template <class Visit>
 void visit_vectors(const comm::DeviceVectors& vectors, Visit visit) {
@@ -96,31 +68,31 @@ __host__ __device__ T from_sum(SumOf<T> value) {
   }
 }
 
-/// Adds up `kWidthOf<T>` elements of all vectors from `i` on.
-template <bool kIsWhole, class T>
+/// Adds up `kWidth` elements of all vectors from `i` on. One instruction loads them from a vector,
+/// so they must be aligned.
+template <std::uint32_t kWidth, class T>
 __host__ __device__ void add_up_at(const VectorsOf<T>& vectors, comm::DeviceFactors factors, T* to,
                                    std::uint64_t i) {
   using Sum = SumOf<T>;
-  constexpr std::uint32_t kWidth = kWidthOf<T>;
-  const std::uint64_t length = vectors.count - i;
+  using Elements = Vector<T, kWidth>;
   const Sum before = static_cast<Sum>(factors.before);
   Sum sums[kWidth];
 #pragma unroll
   for (Sum& sum : sums) sum = -Sum(0);  // the neutral element: 0 would turn -0 into 0
 #pragma unroll 4
   for (std::uint32_t v = 0; v < vectors.vectors; ++v) {
-    const auto loaded = load<kIsWhole>(vectors.at(v, i), length);
+    const Elements loaded = *reinterpret_cast<const Elements*>(vectors.at(v, i));
 #pragma unroll
     for (std::uint32_t j = 0; j < kWidth; ++j) {
       sums[j] += product(to_sum(loaded.elements[j]), before);
     }
   }
-  Vector<T, kWidth> result;
+  Elements result;
 #pragma unroll
   for (std::uint32_t j = 0; j < kWidth; ++j) {
     result.elements[j] = from_sum<T>(product(sums[j], static_cast<Sum>(factors.after)));
   }
-  store<kIsWhole>(result, to + i, length);
+  *reinterpret_cast<Elements*>(to + i) = result;
 }
 
 /// The work of thread `thread` of block `block` of `blocks`. Runs of 16 bytes are dealt to threads
@@ -134,9 +106,11 @@ __host__ __device__ void add_up_block(const VectorsOf<T>& vectors, comm::DeviceF
   const bool are_aligned = vectors.are_aligned() && reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
   for (std::uint64_t i = (block * kVectorThreads + thread) * kWidth; i < vectors.count; i += step) {
     if (are_aligned && vectors.count - i >= kWidth) {
-      add_up_at<true>(vectors, factors, to, i);
-    } else {
-      add_up_at<false>(vectors, factors, to, i);
+      add_up_at<kWidth>(vectors, factors, to, i);
+      continue;
+    }
+    for (std::uint64_t j = i; j < i + kWidth && j < vectors.count; ++j) {
+      add_up_at<1>(vectors, factors, to, j);
     }
   }
 }
