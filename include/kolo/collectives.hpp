@@ -225,6 +225,15 @@ void allgather(const TensorView& input, AllocateRows allocate,
 /// Gathers several tensors as one operation; see allgather_async.
 Handle grouped_allgather_async(std::vector<InputRows> tensors,
                                const OperationOptions& options = {});
+/// A tensor to be gathered, and memory for all ranks' rows of it.
+struct InputAndGathered {
+  TensorView input;
+  void* output;
+};
+/// Gathers several tensors, of all of which rank r has `rows[r]` rows, as one operation.
+Handle grouped_allgather_async(const std::vector<InputAndGathered>& tensors,
+                               std::vector<std::int64_t> rows,
+                               const OperationOptions& options = {});
 /// Blocking grouped_allgather_async.
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options = {});
 

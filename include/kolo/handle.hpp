@@ -41,12 +41,17 @@ class [[nodiscard]] Handle {
   ///
   /// @throws the operation's error, at every call
   void wait();
+  /// The same; on a GPU, work put on `stream` afterwards runs after the operation, instead of that
+  /// on the operation's stream.
+  void wait(void* stream);
 
   /// Waits for at most `duration`.
   ///
   /// @return false if the operation has not ended by then
   /// @throws the operation's error
   bool wait_for(std::chrono::nanoseconds duration);
+  /// The same with a `stream`, as for wait().
+  bool wait_for(std::chrono::nanoseconds duration, void* stream);
 
   /// Has `notice` called once the operation has ended: at once, or by the thread that ends it, in
   /// the middle of the set's progress. So it must be short, and must not wait or use the set; if it

@@ -21,8 +21,9 @@ class ProgramStream {
   ProgramStream() = default;
   /// The calling thread's current stream.
   static ProgramStream current(const c10::Device& device);
-  /// Another stream, ordered after the work now on the current one. Waiting on it, also for
-  /// operations, does not delay the program's kernels.
+  /// Another stream. Waiting on it, also for operations, does not delay the program's kernels.
+  static ProgramStream beside(const c10::Device& device);
+  /// Another stream, ordered after the work now on the current one.
   static ProgramStream beside_current(const c10::Device& device);
 
   /// For OperationOptions::stream.
@@ -37,8 +38,6 @@ class ProgramStream {
   void order_after_current() const;
   /// Whether it is the calling thread's current stream.
   bool is_current() const { return !stream_ || *stream_ == current(); }
-  /// Whether the GPU has done all work on this stream.
-  bool is_idle() const;
   /// Lets work that is on this stream when the memory is freed still use it.
   void keep(const c10::DataPtr& memory) const;
 

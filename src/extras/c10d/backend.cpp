@@ -21,6 +21,7 @@
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/messages.hpp"
+#include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
 #include "kolo/torch/tensor_types.hpp"
 
@@ -86,6 +87,21 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const at::Tensor& tensor
   throw InvalidArgument(std::string(operation) +
                         ": Kolo does not have this reduction. It has SUM, AVG, PRODUCT, MIN, "
                         "MAX, BAND, BOR, BXOR and PREMUL_SUM.");
+}
+
+/// Of tensors that are reduced together.
+AllreduceOptions reduction_of(const c10d::ReduceOp& op, const Tensors& tensors,
+                              const char* operation) {
+  const std::string name = operation;
+  if (tensors.empty()) throw InvalidArgument(name + ": there are no tensors. Pass at least one.");
+  const auto is_truth = [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kBool; };
+  if (!std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+        return is_truth(tensor) == is_truth(tensors.front());
+      })) {
+    throw InvalidArgument(name +
+                          ": some tensors are of Bool, others are not. Reduce them separately.");
+  }
+  return reduction_of(op, tensors.front(), operation);
 }
 
 class Backend final : public c10d::Backend {
@@ -392,7 +408,7 @@ class Backend final : public c10d::Backend {
                                .works = *std::exchange(coalesced_, std::nullopt)};
     for (const auto& work : parts.works) {
       for (const at::Tensor& tensor : work->result()) parts.outputs.push_back(tensor);
-      if (work->stream().handle() != nullptr) parts.stream = work->stream();
+      if (work->device().is_cuda()) parts.device = work->device();
     }
     return make_work(std::move(parts));
   }
@@ -465,7 +481,7 @@ class Backend final : public c10d::Backend {
   void complete(Options& options, milliseconds timeout, Memory& memory) const {
     complete(options, timeout);
     options.keep_alive = memory.owner();
-    options.stream = memory.stream().handle();
+    options.stream = ProgramStream::current(memory.device()).handle();
   }
 
   OperationOptions of(milliseconds timeout, Memory& memory) const {
@@ -490,9 +506,12 @@ class Backend final : public c10d::Backend {
   WorkPointer make_work(OperationWork::Parts parts, Memory* memory = nullptr) {
     if (memory != nullptr) {
       parts.copies = memory->copies();
-      parts.stream = memory->stream();
-      parts.program = memory->program();
-      if (parts.stream.handle() != nullptr) parts.memory = memory->owner();
+      parts.device = memory->device();
+      parts.program = ProgramStream::current(parts.device);
+      if (parts.device.is_cuda()) parts.memory = memory->owner();
+      if (memory->place() == Memory::Place::Cpu) {
+        parts.messages = ProgramStream::beside_current(parts.device);
+      }
     }
     parts.sequence = ++sequence_;
     parts.interpreter = interpreter_;
@@ -513,19 +532,13 @@ class Backend final : public c10d::Backend {
 
   WorkPointer reduce_all(const Tensors& tensors, const c10d::AllreduceOptions& options,
                          OpType type) {
-    if (tensors.empty())
-      throw InvalidArgument("allreduce: there are no tensors. Pass at least one.");
+    AllreduceOptions reduction = reduction_of(options.reduceOp, tensors, "allreduce");
     Memory memory("allreduce");
     std::vector<InputOutput> pairs;
     for (const at::Tensor& tensor : tensors) {
-      if ((tensor.scalar_type() == at::kBool) != (tensors.front().scalar_type() == at::kBool)) {
-        throw InvalidArgument(
-            "allreduce: some tensors are of Bool, others are not. Reduce them separately.");
-      }
       const TensorView view = view_to_reduce(memory.in_place(tensor), "allreduce");
       pairs.push_back({view, view});
     }
-    AllreduceOptions reduction = reduction_of(options.reduceOp, tensors.front(), "allreduce");
     complete(reduction, options.timeout, memory);
     return make_work({.type = type,
                       .title = "kolo:all_reduce",
@@ -560,18 +573,16 @@ class Backend final : public c10d::Backend {
     require_pairs(outputs, inputs, "allgather");
     Memory memory("allgather");
     OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
-    Tensors from;
-    Tensors to;
+    std::vector<InputAndGathered> pairs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       require_multiple(outputs[i], inputs[i], "allgather");
-      from.push_back(memory.input(inputs[i]));
-      to.push_back(memory.output(outputs[i]));
+      require_same_dtype(inputs[i], outputs[i], "allgather");
+      TensorView row = view_to_move(memory.input(inputs[i]));
+      row.shape.insert(row.shape.begin(), 1);
+      pairs.push_back({std::move(row), memory.output(outputs[i]).data_ptr()});
     }
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      parts.handles.push_back(gather_to(
-          to[i], std::vector<std::int64_t>(static_cast<std::size_t>(size_), from[i].numel()),
-          from[i], memory, options.timeout));
-    }
+    const std::vector<std::int64_t> one_each(static_cast<std::size_t>(size_), 1);
+    parts.handles = one(grouped_allgather_async(pairs, one_each, of(options.timeout, memory)));
     return make_work(std::move(parts), &memory);
   }
 
@@ -580,23 +591,21 @@ class Backend final : public c10d::Backend {
                              const char* title) {
     require_pairs(outputs, inputs, "reduce_scatter");
     Memory memory("reduce_scatter");
-    Tensors from;
-    Tensors to;
-    OperationWork::Parts parts{.type = type, .title = title, .inputs = inputs, .outputs = outputs};
+    std::vector<InputOutput> pairs;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       require_same_dtype(inputs[i], outputs[i], "reduce_scatter");
       require_multiple(inputs[i], outputs[i], "reduce_scatter");
-      from.push_back(memory.input(inputs[i]));
-      to.push_back(memory.output(outputs[i]));
+      pairs.push_back({view_to_reduce(memory.input(inputs[i]), "reduce_scatter"),
+                       view_to_reduce(memory.output(outputs[i]), "reduce_scatter")});
     }
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      AllreduceOptions reduction = reduction_of(options.reduceOp, from[i], "reduce_scatter");
-      complete(reduction, options.timeout, memory);
-      parts.handles.push_back(reduce_scatter_async(view_to_reduce(from[i], "reduce_scatter"),
-                                                   view_to_reduce(to[i], "reduce_scatter"),
-                                                   reduction));
-    }
-    return make_work(std::move(parts), &memory);
+    AllreduceOptions reduction = reduction_of(options.reduceOp, inputs, "reduce_scatter");
+    complete(reduction, options.timeout, memory);
+    return make_work({.type = type,
+                      .title = title,
+                      .handles = one(grouped_reduce_scatter_async(pairs, reduction)),
+                      .inputs = inputs,
+                      .outputs = outputs},
+                     &memory);
   }
 
   /// Every rank reduces the parts of all, since Kolo's reduce-scatter divides rows evenly.
@@ -680,11 +689,14 @@ class Backend final : public c10d::Backend {
       at::Tensor memory;
     };
     const auto surplus = std::make_shared<Surplus>();
+    OperationOptions options = of(timeout, memory);
+    // It waits for what is on its stream when it allocates, so not for what the program adds there.
+    const ProgramStream beside = ProgramStream::beside_current(memory.device());
+    options.stream = beside.handle();
     parts.handles = one(alltoall_async(
         view_to_move(input), rows_of(sent, input),
-        [surplus, output, view = view_to_move(output), expected = rows_of(received, output),
-         stream = memory.stream(), ranks = open_set().ranks(),
-         own = rank_](const std::vector<std::int64_t>& rows) {
+        [surplus, output, view = view_to_move(output), expected = rows_of(received, output), beside,
+         ranks = open_set().ranks(), own = rank_](const std::vector<std::int64_t>& rows) {
           const auto [theirs, room] = std::ranges::mismatch(rows, expected);
           if (theirs == rows.end()) return view.data;
           surplus->problem =
@@ -694,12 +706,12 @@ class Backend final : public c10d::Backend {
               ", rank " + std::to_string(ranks[static_cast<std::size_t>(own)]) + " has room for " +
               std::to_string(*room) + ". Pass the splits with which the other ranks send.";
           const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-          const auto allocated_for = stream.make_current();
+          const auto allocated_for = beside.make_current();
           surplus->memory = at::empty({all, static_cast<std::int64_t>(size_of(view.dtype))},
                                       output.options().dtype(at::kByte).requires_grad(false));
           return surplus->memory.data_ptr();
         },
-        of(timeout, memory)));
+        options));
     parts.finish = [surplus] {
       if (!surplus->problem.empty()) throw MismatchError(surplus->problem);
     };

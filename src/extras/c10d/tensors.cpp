@@ -135,12 +135,4 @@ at::Tensor Memory::flat(const std::vector<at::Tensor>& tensors) {
   return use(at::empty({count}, tensors.front().options().requires_grad(false)));
 }
 
-const ProgramStream& Memory::stream() {
-  if (!stream_) {
-    program_ = ProgramStream::current(device_.value_or(at::kCPU));
-    stream_ = ProgramStream::beside_current(device_.value_or(at::kCPU));
-  }
-  return *stream_;
-}
-
 }  // namespace kolo::c10d_backend

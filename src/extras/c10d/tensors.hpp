@@ -10,7 +10,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "kolo/tensor_view.hpp"
-#include "kolo/torch/program_stream.hpp"
 
 namespace kolo::c10d_backend {
 
@@ -55,11 +54,8 @@ class Memory {
   /// All of this memory, also what is added later.
   std::shared_ptr<std::vector<at::Tensor>> owner() const { return used_; }
   const Copies& copies() const { return copies_; }
-  /// The operation's stream, beside the program's, whose kernels need not wait for the ranks. What
-  /// the program has put on its own until the first call runs before what is put on this one.
-  const ProgramStream& stream();
-  /// The program's own at that call.
-  const ProgramStream& program() const { return program_; }
+  Place place() const { return place_; }
+  at::Device device() const { return device_.value_or(at::kCPU); }
 
  private:
   void require_usable(const at::Tensor& tensor);
@@ -72,8 +68,6 @@ class Memory {
       std::make_shared<std::vector<at::Tensor>>();
   Copies copies_;
   std::optional<at::Device> device_;
-  std::optional<ProgramStream> stream_;
-  ProgramStream program_;
 };
 
 }  // namespace kolo::c10d_backend

@@ -8,6 +8,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "kolo/error.hpp"
 
@@ -18,19 +19,19 @@ OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThreads>
       parts_(std::move(parts)),
       futures_(std::move(futures)) {}
 
-/// Waits for all operations to end, also after an error, since they write to the outputs. Returns
-/// whether they have. The caller holds `use_`.
-bool OperationWork::settle(Clock::time_point until) {
+/// Waits for all operations to end, also after an error, since they write to the outputs, and makes
+/// the results on `stream`. Returns whether they have. The caller holds `use_`.
+bool OperationWork::settle(Clock::time_point until, const ProgramStream& stream) {
   if (Work::isCompleted()) return true;
   const auto keep = [&](const std::exception_ptr& error) {
     if (!error_) error_ = error;
   };
-  for (; ended_ < parts_.handles.size(); ++ended_) {
-    Handle& handle = parts_.handles[ended_];
+  for (Handle& handle : parts_.handles) {
     try {
       if (until == Clock::time_point::max()) {
-        handle.wait();
-      } else if (!handle.wait_for(std::max(until - Clock::now(), Clock::duration{0}))) {
+        handle.wait(stream.handle());
+      } else if (!handle.wait_for(std::max(until - Clock::now(), Clock::duration{0}),
+                                  stream.handle())) {
         return false;
       }
     } catch (...) {
@@ -38,42 +39,54 @@ bool OperationWork::settle(Clock::time_point until) {
     }
   }
   for (const auto& work : parts_.works) {
-    if (!work->wait_until(until)) return false;
+    if (!work->wait_until(until, stream)) return false;
     keep(work->exception());
   }
   try {
-    if (!error_) make_results();
+    if (!error_) make_results(stream);
   } catch (...) {
     keep(std::current_exception());
   }
+  stream_ = stream;
   Work::finish(error_);
   return true;
 }
 
-void OperationWork::make_results() {
-  const auto on_stream = parts_.stream.make_current();
-  for (const auto& work : parts_.works) work->parts_.stream.order_before_current();
+void OperationWork::make_results(const ProgramStream& stream) {
+  const auto on_stream = stream.make_current();
+  for (const auto& work : parts_.works) work->stream_.order_before_current();
+  parts_.messages.order_before_current();
   if (parts_.finish) std::exchange(parts_.finish, nullptr)();
   const at::NoGradGuard no_grad;
   for (const auto& [from, to] : std::exchange(parts_.copies, {})) {
     to.copy_(from);
     for (const at::Tensor& used : {from, to}) {
-      if (used.is_cuda()) parts_.stream.keep(used.storage().data_ptr());
+      if (used.is_cuda()) stream.keep(used.storage().data_ptr());
     }
   }
 }
 
-bool OperationWork::wait_until(Clock::time_point until) {
+bool OperationWork::wait_until(Clock::time_point until, const ProgramStream& stream) {
   std::unique_lock lock(use_, std::defer_lock);
   if (until == Clock::time_point::max()) {
     lock.lock();
   } else if (!lock.try_lock_until(until)) {
     return false;
   }
-  return settle(until);
+  return settle(until, stream);
 }
 
-bool OperationWork::isCompleted() { return has_ended() && parts_.stream.is_idle(); }
+bool OperationWork::isCompleted() {
+  if (!has_ended()) return false;
+  if (parts_.device.is_cpu()) return true;
+  const std::lock_guard lock(use_);
+  if (!event_) {
+    const auto on_stream = stream_.make_current();
+    event_.emplace(parts_.device.type());
+    event_->record(c10::impl::VirtualGuardImpl(parts_.device.type()).getStream(parts_.device));
+  }
+  return event_->query();
+}
 
 /// Whether all operations have ended; those on a GPU have been launched.
 bool OperationWork::has_ended() {
@@ -83,13 +96,14 @@ bool OperationWork::has_ended() {
   const auto is_ready = [](const Handle& handle) { return handle.is_ready(); };
   const auto has_ended = [](const auto& work) { return work->has_ended(); };
   return std::ranges::all_of(parts_.handles, is_ready) &&
-         std::ranges::all_of(parts_.works, has_ended) && settle(Clock::now());
+         std::ranges::all_of(parts_.works, has_ended) &&
+         settle(Clock::now(), ProgramStream::beside(parts_.device));
 }
 
-bool OperationWork::wait_and_check(Clock::time_point until) {
+bool OperationWork::wait_and_check(Clock::time_point until, const ProgramStream& stream) {
   constexpr std::chrono::milliseconds kBetweenChecks{100};
   const auto check = parts_.interpreter.check;
-  while (!wait_until(check ? std::min(until, Clock::now() + kBetweenChecks) : until)) {
+  while (!wait_until(check ? std::min(until, Clock::now() + kBetweenChecks) : until, stream)) {
     if (check) check();
     if (Clock::now() >= until) return false;
   }
@@ -99,13 +113,13 @@ bool OperationWork::wait_and_check(Clock::time_point until) {
 bool OperationWork::wait(std::chrono::milliseconds timeout) {
   const bool is_bounded = timeout != kNoTimeout && timeout < kForEver;
   const auto until = is_bounded ? Clock::now() + timeout : Clock::time_point::max();
-  if (!wait_and_check(until)) {
+  if (!wait_and_check(until, ProgramStream::current(parts_.device))) {
     throw TimeoutError(c10d::opTypeToString(retrieveOpType()) + " did not end within the " +
                        std::to_string(timeout.count()) +
                        " ms of Work::wait(). It goes on; wait for it again, or longer.");
   }
   if (const std::exception_ptr error = Work::exception()) std::rethrow_exception(error);
-  parts_.stream.order_before_current();
+  stream_.order_before_current();
   release_memory();
   return true;
 }
@@ -130,7 +144,8 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   const bool must_wait = futures != nullptr && futures->is_in_callback();
   // Not under the lock: another thread may wait for it while it holds the interpreter's.
   if (must_wait || (!is_point_to_point() && parts_.interpreter.is_calling())) {
-    parts_.interpreter.unlock_while([&] { wait_and_check(Clock::time_point::max()); });
+    parts_.interpreter.unlock_while(
+        [&] { wait_and_check(Clock::time_point::max(), ProgramStream::beside(parts_.device)); });
   }
   const std::lock_guard lock(future_lock_);
   if (future_) return future_;
@@ -173,7 +188,7 @@ void OperationWork::complete(c10::ivalue::Future& future) {
   if (const std::exception_ptr error = Work::exception()) {
     future.setError(error);
   } else {
-    const auto on_stream = parts_.stream.make_current();  // which those who wait will wait for
+    const auto on_stream = stream_.make_current();  // which those who wait will wait for
     future.markCompleted(c10::IValue(parts_.outputs));
   }
 }
@@ -231,7 +246,8 @@ void FutureThreads::loop() {
       works_.pop_front();
       if (--expected_ == 0 && is_stopping_) changed_.notify_all();
     }
-    work->wait_until(OperationWork::Clock::time_point::max());
+    work->wait_until(OperationWork::Clock::time_point::max(),
+                     ProgramStream::beside(work->device()));
     work->complete(*work->future_);
   }
 }

@@ -10,11 +10,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Event.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -44,8 +46,9 @@ class OperationWork final : public c10d::Work {
     /// to copy is copied.
     std::function<void()> finish{};
     Copies copies{};
-    ProgramStream stream{};   ///< of the operations, on which results are copied, too
-    ProgramStream program{};  ///< that was current at the call
+    at::Device device{at::kCPU};  ///< of the tensors
+    ProgramStream program{};      ///< of the operations: that was current at the call
+    ProgramStream messages{};     ///< of CUDA tensors: results come after the work on this one
     /// On a GPU: what they use, let go once the work on `program` is ordered after theirs, since a
     /// host that runs ahead of its GPU would otherwise hold the memory of many operations.
     std::shared_ptr<std::vector<at::Tensor>> memory{};
@@ -63,7 +66,7 @@ class OperationWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return parts_.sequence; }
-  const ProgramStream& stream() const { return parts_.stream; }
+  at::Device device() const { return parts_.device; }
 
  private:
   friend class FutureThreads;
@@ -71,19 +74,20 @@ class OperationWork final : public c10d::Work {
 
   bool is_point_to_point() const;
   bool has_ended();
-  bool settle(Clock::time_point until);
-  void make_results();
+  bool settle(Clock::time_point until, const ProgramStream& stream);
+  void make_results(const ProgramStream& stream);
   void release_memory();
-  bool wait_until(Clock::time_point until);
-  bool wait_and_check(Clock::time_point until);
+  bool wait_until(Clock::time_point until, const ProgramStream& stream);
+  bool wait_and_check(Clock::time_point until, const ProgramStream& stream);
   void complete(c10::ivalue::Future& future);
   void notify_of_each(std::atomic<int>& left, const std::function<void()>& notice);
 
   Parts parts_;
   const std::weak_ptr<FutureThreads> futures_;
-  std::timed_mutex use_;   // one thread at a time may use a handle
-  std::size_t ended_ = 0;  // of the handles
+  std::timed_mutex use_;  // one thread at a time may use a handle
   std::exception_ptr error_;
+  ProgramStream stream_;             // on which the results are, once the work has ended
+  std::optional<c10::Event> event_;  // on that stream, since the first question whether it is done
   std::mutex future_lock_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -426,7 +426,7 @@ void run(const Submission& submission) {
   const auto& [set, operation] = submission;
   if (set.engine()->is_matched_by_order()) throw_if_invalid(submission);
   set.engine()->run(operation);
-  set.engine()->finish(*operation);
+  set.engine()->finish(*operation, operation->device.stream);
 }
 
 Handle submit_invalid(Collective collective, std::string text, const OperationOptions& options) {
@@ -534,10 +534,28 @@ Handle allgather_async(const TensorView& input, AllocateRows allocate,
 
 Handle allgather_async(const TensorView& input, void* output, std::vector<std::int64_t> rows,
                        const OperationOptions& options) {
+  return grouped_allgather_async({{input, output}}, std::move(rows), options);
+}
+
+void allgather(const TensorView& input, AllocateRows allocate, const OperationOptions& options) {
+  grouped_allgather({{input, std::move(allocate)}}, options);
+}
+
+Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
+  return submit(make_allgather(std::move(tensors), options));
+}
+
+Handle grouped_allgather_async(const std::vector<InputAndGathered>& tensors,
+                               std::vector<std::int64_t> rows, const OperationOptions& options) {
   const ProcessSet& set = member_set(options.process_set);
   const auto rank = static_cast<std::size_t>(set.rank());
-  if (rows.size() != static_cast<std::size_t>(set.size()) || input.shape.empty() ||
-      rows[rank] != input.shape.front() || std::ranges::min(rows) < 0) {
+  bool are_valid =
+      rows.size() == static_cast<std::size_t>(set.size()) && std::ranges::min(rows) >= 0;
+  for (const InputAndGathered& tensor : tensors) {
+    const auto& shape = tensor.input.shape;
+    are_valid = are_valid && !shape.empty() && rows[rank] == shape.front();
+  }
+  if (!are_valid) {
     return runtime::submit_invalid(Collective::AllGather,
                                    "there must be a number of rows for each of the " +
                                        std::to_string(set.size()) +
@@ -549,25 +567,20 @@ Handle allgather_async(const TensorView& input, void* output, std::vector<std::i
   const auto before = static_cast<std::size_t>(std::accumulate(rows.begin(), own, std::int64_t{0}));
   const auto all =
       before + static_cast<std::size_t>(std::accumulate(own, rows.end(), std::int64_t{0}));
-  const Submission submission = runtime::make_allgather({{input, output}}, std::move(rows),
-                                                        runtime::Outputs::PerRank, options);
+  const Submission submission =
+      make_allgather(tensors, std::move(rows), runtime::Outputs::PerRank, options);
   Operation& operation = *submission.operation;
-  const std::size_t row = operation.request.size_bytes();
-  auto* const out = static_cast<std::byte*>(output);
-  runtime::check_overlap(
-      operation, std::array{runtime::UsedMemory{
-                     .input = {static_cast<const std::byte*>(input.data), input.size_bytes()},
-                     .output = {out, all * row},
-                     .in_place = out + before * row}});
+  std::vector<runtime::UsedMemory> used;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [input, output] = tensors[i];
+    const std::size_t row = operation.request.tensors[i].size_bytes();
+    auto* const out = static_cast<std::byte*>(output);
+    used.push_back({.input = {static_cast<const std::byte*>(input.data), input.size_bytes()},
+                    .output = {out, all * row},
+                    .in_place = out + before * row});
+  }
+  runtime::check_overlap(operation, used);
   return submit(submission);
-}
-
-void allgather(const TensorView& input, AllocateRows allocate, const OperationOptions& options) {
-  grouped_allgather({{input, std::move(allocate)}}, options);
-}
-
-Handle grouped_allgather_async(std::vector<InputRows> tensors, const OperationOptions& options) {
-  return submit(make_allgather(std::move(tensors), options));
 }
 
 void grouped_allgather(std::vector<InputRows> tensors, const OperationOptions& options) {

@@ -56,12 +56,6 @@ Submission make_allgather(std::vector<InputRows> tensors, const OperationOptions
 /// which no rank uses between its submission and the end of the operation.
 enum class Outputs : std::uint8_t { PerRank, PerNode };
 
-/// A tensor to be gathered, and memory for all ranks' rows of it.
-struct InputAndGathered {
-  TensorView input;
-  void* output;
-};
-
 /// Gathers `rows[r]` rows of each tensor from rank r. The ranks exchange no row counts and nothing
 /// is allocated while it runs, so on a GPU it waits for nothing that the program launches later.
 Submission make_allgather(const std::vector<InputAndGathered>& tensors,

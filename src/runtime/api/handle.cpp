@@ -22,16 +22,22 @@ runtime::Operation& Handle::operation() const {
 
 bool Handle::is_ready() const { return engine_->poll(operation()); }
 
-void Handle::wait() {
+void Handle::wait() { wait(operation().device.stream); }
+
+void Handle::wait(void* stream) {
   runtime::Operation& operation = this->operation();
   engine_->wait(operation, runtime::Operation::Clock::time_point::max());
-  engine_->finish(operation);
+  engine_->finish(operation, static_cast<comm::DeviceStream>(stream));
 }
 
 bool Handle::wait_for(std::chrono::nanoseconds duration) {
+  return wait_for(duration, operation().device.stream);
+}
+
+bool Handle::wait_for(std::chrono::nanoseconds duration, void* stream) {
   runtime::Operation& operation = this->operation();
   if (!engine_->wait(operation, Deadline::after(duration).point())) return false;
-  engine_->finish(operation);
+  engine_->finish(operation, static_cast<comm::DeviceStream>(stream));
   return true;
 }
 

@@ -192,11 +192,10 @@ void DeviceRunner::line_up(Operation& operation) {
           : launches_.announce();
 }
 
-void DeviceRunner::order_after(const Operation& operation) {
-  const DeviceOrder& order = operation.device;
-  comm::Gpu& gpu = gpu_.use(order.gpu);
-  require_no_capture(gpu, order.stream, "it cannot wait for what runs outside. Wait before");
-  gpu.wait(order.stream, order.done.get());
+void DeviceRunner::order_after(const Operation& operation, comm::DeviceStream stream) {
+  comm::Gpu& gpu = gpu_.use(operation.device.gpu);
+  require_no_capture(gpu, stream, "it cannot wait for what runs outside. Wait before");
+  gpu.wait(stream, operation.device.done.get());
 }
 
 // --- batches ---

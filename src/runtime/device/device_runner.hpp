@@ -136,9 +136,8 @@ class DeviceRunner {
   /// @throws InvalidArgument if this rank uses another GPU already
   /// @throws BackendError if there is no such GPU
   void prepare(Operation& operation);
-  /// Makes later work on the operation's stream wait for the operation, which has been launched.
-  /// Any thread.
-  void order_after(const Operation& operation);
+  /// Makes later work on `stream` wait for the operation, which has been launched. Any thread.
+  void order_after(const Operation& operation, comm::DeviceStream stream);
 
   /// Call it right before the operation is queued, in the same order. See LaunchQueue: throws
   /// TimeoutError.

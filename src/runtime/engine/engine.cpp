@@ -106,9 +106,9 @@ void Engine::prepare(Operation& operation) {
   executor_.device_runner()->prepare(operation);
 }
 
-void Engine::finish(const Operation& operation) {
+void Engine::finish(const Operation& operation, comm::DeviceStream stream) {
   try {
-    if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation);
+    if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation, stream);
   } catch (const Error&) {
     if (!operation.error) throw;
   }

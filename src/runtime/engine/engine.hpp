@@ -72,9 +72,10 @@ class Engine {
   /// Call before submitting: makes an operation on a GPU wait for the work on its stream. Throws
   /// InvalidArgument or BackendError if this rank cannot use that GPU.
   void prepare(Operation& operation);
-  /// Call once the operation is done: later work on its stream waits for what has been launched of
-  /// it. Throws its error, or that of a loss since: what the GPU has computed is undefined then.
-  void finish(const Operation& operation);
+  /// Call once the operation is done: on a GPU, later work on `stream` waits for what has been
+  /// launched of it. Throws its error, or that of a loss since: what the GPU has computed is
+  /// undefined then.
+  void finish(const Operation& operation, comm::DeviceStream stream);
 
   /// Whether operations of the ranks are matched by the order of their submission.
   bool is_matched_by_order() const { return is_matched_by_order_; }

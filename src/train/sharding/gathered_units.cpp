@@ -287,7 +287,7 @@ void GatheredUnits::gather(std::size_t unit, std::size_t slot) {
   slots_[slot].streams = {current};
   current.keep(*slots_[slot].memory);
   std::byte* place = slots_[slot].data();
-  std::vector<runtime::InputAndGathered> parts;
+  std::vector<InputAndGathered> parts;
   for (const Part& part : units_[unit].parts) {
     TensorView shard = input_of(part, place);
     shard.shape.insert(shard.shape.begin(), 1);  // one row from each rank

@@ -39,11 +39,14 @@ ProgramStream ProgramStream::current(const c10::Device& device) {
   return ProgramStream(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
-ProgramStream ProgramStream::beside_current(const c10::Device& device) {
+ProgramStream ProgramStream::beside(const c10::Device& device) {
   if (device.is_cpu()) return {};
-  const c10::impl::VirtualGuardImpl guard(device.type());
-  const ProgramStream beside(guard.getStreamFromGlobalPool(device));
-  order(guard.getStream(device), *beside.stream_);
+  return ProgramStream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+}
+
+ProgramStream ProgramStream::beside_current(const c10::Device& device) {
+  const ProgramStream beside = ProgramStream::beside(device);
+  beside.order_after_current();
   return beside;
 }
 
@@ -57,10 +60,6 @@ void ProgramStream::order_before_current() const {
 
 void ProgramStream::order_after_current() const {
   if (stream_) order(current(), *stream_);
-}
-
-bool ProgramStream::is_idle() const {
-  return !stream_ || c10::impl::VirtualGuardImpl(stream_->device_type()).queryStream(*stream_);
 }
 
 void ProgramStream::keep(const c10::DataPtr& memory) const {

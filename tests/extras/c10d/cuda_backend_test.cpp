@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -29,8 +30,12 @@ using BackendPointer = c10::intrusive_ptr<c10d::Backend>;
 class CudaC10dTest : public testing::TestWithParam<int> {
  protected:
   static void on_ranks(const std::function<void(CudaRank&, c10d::Backend&)>& body) {
+    for (const std::string& hazard : hazards_of(body)) ADD_FAILURE() << hazard;
+  }
+  static std::vector<std::string> hazards_of(
+      const std::function<void(CudaRank&, c10d::Backend&)>& body) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
-    run_cuda_ranks(GetParam(), [&](CudaRank& rank) {
+    return hazards_of_cuda_ranks(cuda_setting(GetParam()), [&](CudaRank& rank) {
       std::vector<int> all(static_cast<std::size_t>(rank.size()));
       std::iota(all.begin(), all.end(), 0);
       const BackendPointer group =
@@ -72,6 +77,35 @@ TEST_P(CudaC10dTest, FuturesOrderStreams) {
     EXPECT_EQ(rank.host_syncs(), 0);
     expect_same(result, sum_of_values(rank, 4).t().mul(2.0).add(1.0));
   });
+}
+
+/// Where the program's stream is, where the collective begins, and where it ends.
+TEST_P(CudaC10dTest, AnOperationRecordsThreeEvents) {
+  on_ranks([](CudaRank& rank, c10d::Backend& group) {
+    Tensors tensors{values(rank, 5, rank.rank())};
+    group.allreduce(tensors)->wait();  // makes the set's stream and connects
+    const FakeGpuHub::Calls before = rank.calls();
+    group.allreduce(tensors)->wait();
+    const FakeGpuHub::Calls after = rank.calls();
+    EXPECT_EQ(after.records - before.records, 3);
+    EXPECT_EQ(after.waits - before.waits, 2);
+    EXPECT_EQ(after.launches - before.launches, 1);
+    EXPECT_EQ(after.kernels - before.kernels, 0);
+  });
+}
+
+/// They order the streams of those who wait for them.
+TEST_P(CudaC10dTest, FuturesDoNotHoldUpTheProgramsKernels) {
+  const std::vector<std::string> hazards = hazards_of([](CudaRank& rank, c10d::Backend& group) {
+    Tensors tensors{values(rank, 5, rank.rank())};
+    const auto work = group.allreduce(tensors);
+    const auto future = work->getFuture();
+    while (!future->completed()) std::this_thread::yield();
+    const at::Tensor unordered = tensors[0].mul(2.0);
+    work->wait();
+    rank.await_released_batches();
+  });
+  EXPECT_FALSE(hazards.empty());
 }
 
 TEST_P(CudaC10dTest, EveryCollectiveMovesGpuMemory) {
@@ -129,6 +163,7 @@ TEST_P(CudaC10dTest, CoalescedCallsTakeAnyStrides) {
       outputs.push_back(at::empty({columns, 3}, rank.options()).t());
     }
     group.reduce_scatter_tensor_coalesced(outputs, inputs)->wait();
+    EXPECT_EQ(rank.calls().launches, 1);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor sum =
           sum_of_values(rank, inputs[i].size(1)).t().contiguous().view({size, -1});
@@ -139,6 +174,7 @@ TEST_P(CudaC10dTest, CoalescedCallsTakeAnyStrides) {
       wholes.push_back(at::empty({output.size(1) * size, 3}, rank.options()).t());
     }
     group.allgather_into_tensor_coalesced(wholes, outputs)->wait();
+    EXPECT_EQ(rank.calls().launches, 2);
     for (std::size_t i = 0; i < wholes.size(); ++i) {
       expect_same(wholes[i].contiguous(), sum_of_values(rank, inputs[i].size(1)).t());
     }

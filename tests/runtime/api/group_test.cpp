@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -124,6 +125,36 @@ TEST_P(GroupTest, BroadcastAndAllGatherOfMixedTypes) {
       for (int rank = 0; rank < size(); ++rank) {
         ASSERT_EQ(outputs[t].counts.at(static_cast<std::size_t>(rank)), rows_of(rank, t));
         for (std::size_t i = 0; i < static_cast<std::size_t>(2 * rows_of(rank, t)); ++i, ++at) {
+          ASSERT_EQ(outputs[t].at(at), input_value(rank, i, t)) << "member " << t;
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GroupTest, AllGatherOfKnownRows) {
+  run([&](Runtime& runtime) {
+    std::vector<std::int64_t> rows;
+    for (int rank = 0; rank < size(); ++rank) rows.push_back((rank + 1) % 3);
+    const std::int64_t all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    constexpr DType kTypes[] = {DType::Float32, DType::Int8};
+    std::vector<Tensor> inputs;
+    std::vector<Tensor> outputs;
+    std::vector<InputAndGathered> tensors;
+    for (std::size_t t = 0; t < 2; ++t) {
+      const auto columns = static_cast<std::int64_t>(t + 1);
+      const std::int64_t own = rows[static_cast<std::size_t>(runtime.rank())];
+      inputs.emplace_back(kTypes[t], std::vector<std::int64_t>{own, columns});
+      inputs[t].fill([&](std::size_t i) { return input_value(runtime.rank(), i, t); });
+      outputs.emplace_back(kTypes[t], std::vector<std::int64_t>{all, columns});
+      tensors.push_back({inputs[t].view(), outputs[t].view().data});
+    }
+    grouped_allgather_async(tensors, rows, {.name = "gather"}).wait();
+    for (std::size_t t = 0; t < 2; ++t) {
+      std::size_t at = 0;
+      for (int rank = 0; rank < size(); ++rank) {
+        const auto count = (t + 1) * static_cast<std::size_t>(rows[static_cast<std::size_t>(rank)]);
+        for (std::size_t i = 0; i < count; ++i, ++at) {
           ASSERT_EQ(outputs[t].at(at), input_value(rank, i, t)) << "member " << t;
         }
       }
