@@ -148,7 +148,6 @@ if(TARGET kolo)
         train/cuda/cuda_units_test.cpp
         train/cuda/fake_cuda_order_test.cpp
         train/cuda/fake_cuda_test.cpp
-        train/cuda/fake_cuda_training_test.cpp
       LIBRARIES kolo_fake_cuda kolo_extras)
     if(KOLO_BUILD_EXAMPLES)  # the table of docs/gpu.md
       add_executable(gpu_calls tools/gpu_calls.cpp)

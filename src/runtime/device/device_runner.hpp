@@ -131,10 +131,12 @@ class DeviceRunner {
   DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchQueue& launches, int set,
                bool is_matched_by_order, int local_rank);
 
-  /// Makes the operation wait for the work that is on its stream now. Any thread. If a call on the
-  /// GPU fails, check_launched() throws its error, and the operation never runs.
+  /// The GPU of this rank. Any thread.
   /// @throws InvalidArgument if this rank uses another GPU already
   /// @throws BackendError if there is no such GPU
+  comm::Gpu& gpu(int index) { return gpu_.use(index); }
+  /// Makes the operation wait for the work that is on its stream now. Any thread. If a call on the
+  /// GPU fails, check_launched() throws its error, and the operation never runs. Throws as `gpu`.
   void prepare(Operation& operation);
   /// Makes later work on `stream` wait for the operation, which has been launched. Any thread.
   void order_after(const Operation& operation, comm::DeviceStream stream);

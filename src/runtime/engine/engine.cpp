@@ -95,16 +95,21 @@ Engine::~Engine() = default;
 
 // --- any thread ---
 
-void Engine::prepare(Operation& operation) {
-  if (operation.request.device != DeviceKind::Cuda) return;
+DeviceRunner& Engine::device_runner() {
   if (executor_.device_runner() == nullptr) {
     throw InvalidArgument(
         "the tensor lies on a CUDA device, but this build of Kolo is for CPUs alone. Configure it "
         "with KOLO_WITH_CUDA=ON where CUDA Toolkit 12.4 or newer and NCCL are installed, or copy "
         "the tensor to the CPU");
   }
-  executor_.device_runner()->prepare(operation);
+  return *executor_.device_runner();
 }
+
+void Engine::prepare(Operation& operation) {
+  if (operation.request.device == DeviceKind::Cuda) device_runner().prepare(operation);
+}
+
+comm::Gpu& Engine::gpu(int index) { return device_runner().gpu(index); }
 
 void Engine::finish(const Operation& operation, comm::DeviceStream stream) {
   try {

@@ -77,6 +77,14 @@ class Engine {
   /// undefined then.
   void finish(const Operation& operation, comm::DeviceStream stream);
 
+  /// The GPU that this rank uses here. Throws InvalidArgument or BackendError if it cannot use this
+  /// one.
+  comm::Gpu& gpu(int index);
+  /// Whether floating-point sums are in rank order on GPUs, too, with the bits of the CPU.
+  bool adds_in_rank_order(Collective collective) const {
+    return data_.choices.algorithms.preferred(collective) == "direct";
+  }
+
   /// Whether operations of the ranks are matched by the order of their submission.
   bool is_matched_by_order() const { return is_matched_by_order_; }
 
@@ -181,6 +189,7 @@ class Engine {
   void require_creator_process() const;
   bool wait(Operation& operation, Clock::time_point until, insight::Event::Time since);
   void enqueue(std::shared_ptr<Operation> operation);
+  DeviceRunner& device_runner();
   bool is_on_gpu(const Operation& operation) const;
   /// How long threads spin for operations on GPUs; 0 where ranks share cores.
   std::chrono::nanoseconds launch_spin() const;

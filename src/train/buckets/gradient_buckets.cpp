@@ -1,11 +1,16 @@
 #include "train/buckets/gradient_buckets.hpp"
 
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include "comm/gpu/gpu.hpp"
+#include "kolo/process_set.hpp"
+#include "kolo/torch/program_stream.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
@@ -84,6 +89,7 @@ std::string refusal_of_gradient(const std::string& name) {
 GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, BucketPlan plan,
                                  const std::vector<bool>& sparse, const OperationOptions& options)
     : parameters_(parameters),
+      set_(&member_set(options.process_set)),
       plan_(std::move(plan)),
       memory_(make_flat_memory(plan_.size_bytes, device(), options)),
       views_(parameters.size()) {
@@ -115,20 +121,46 @@ bool GradientBuckets::is_in_place(std::size_t parameter) const {
   return is_sparse(parameter) ? gradient.defined() : gradient.is_same(views_[parameter]);
 }
 
-std::vector<at::Tensor> GradientBuckets::move_in(const std::vector<std::size_t>& parameters) {
+/// In one launch for all gradients of a dtype, which also converts them to that of the views.
+void GradientBuckets::copy_on_gpu(const std::vector<at::Tensor>& gradients,
+                                  const std::vector<at::Tensor>& views, double factor) const {
+  std::vector<at::Tensor> contiguous;
+  std::map<DType, std::vector<comm::DeviceRun>> runs;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    contiguous.push_back(gradients[i].resolve_conj().resolve_neg().contiguous());
+    const DType dtype = dtype_of(gradients[i]);
+    runs[dtype].push_back({static_cast<const std::byte*>(contiguous.back().const_data_ptr()),
+                           static_cast<std::byte*>(views[i].mutable_data_ptr()),
+                           static_cast<std::size_t>(views[i].numel()) * parts_of(dtype)});
+  }
+  comm::Gpu& gpu = set_->engine()->gpu(device().index());
+  auto* const stream = static_cast<comm::DeviceStream>(ProgramStream::current(device()).handle());
+  const DType to = real_type(dtype_of(views.front()));
+  for (const auto& [dtype, same] : runs) {
+    gpu.convert(same, {.from = real_type(dtype), .to = to, .factor = factor}, stream);
+  }
+}
+
+std::vector<at::Tensor> GradientBuckets::move_in(const std::vector<std::size_t>& parameters,
+                                                 double factor) {
   std::vector<at::Tensor> views;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> replaced;
   const at::NoGradGuard no_grad;
   for (const std::size_t parameter : parameters) {
-    if (is_sparse(parameter) || is_in_place(parameter)) continue;
+    const bool is_new = !is_in_place(parameter);
+    if (is_sparse(parameter) || (!is_new && factor == 1.0)) continue;
     const at::Tensor& gradient = parameters_[parameter].grad();
     views.push_back(views_[parameter]);
     gradients.push_back(gradient.is_sparse() ? gradient.to_dense() : gradient);
-    replaced.push_back(gradient);
+    if (is_new) replaced.push_back(gradient);
   }
   if (views.empty()) return {};
-  at::_foreach_copy_(views, gradients);  // on a GPU many in one launch
+  if (device().is_cpu()) {
+    at::_foreach_copy_(views, gradients);
+  } else {
+    copy_on_gpu(gradients, views, factor);
+  }
   for (const std::size_t parameter : parameters) {
     if (!is_sparse(parameter)) parameters_[parameter].mutable_grad() = views_[parameter];
   }
@@ -147,7 +179,7 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
 }
 
 std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own,
-                                              const WithheldGradients* withheld) {
+                                              const WithheldGradients* withheld, double factor) {
   const at::NoGradGuard no_grad;
   std::vector<std::size_t> present;
   const at::Tensor& flags = flags_of(bucket);
@@ -165,7 +197,7 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFl
       flags[static_cast<std::int64_t>(i)] = 0;
     }
   }
-  return move_in(present);
+  return move_in(present, factor);
 }
 
 void GradientBuckets::zero_gaps(const Bucket& bucket) {

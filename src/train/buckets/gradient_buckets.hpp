@@ -86,17 +86,19 @@ class GradientBuckets {
   /// Whether the parameter's gradient is the view of its bucket; for a sparse one, whether it has
   /// any.
   bool is_in_place(std::size_t parameter) const;
-  /// Copies the gradients into their buckets, made dense, and makes the views the gradients, but
-  /// for those that are in place already. Returns the replaced gradients: on a GPU their memory may
-  /// be reused only after the current stream has copied it.
-  std::vector<at::Tensor> move_in(const std::vector<std::size_t>& parameters);
+  /// Copies the gradients of one bucket into it, made dense, and makes the views the gradients, but
+  /// for those that are in place already. On a GPU all are multiplied by `factor`, in the same
+  /// launch. Returns the replaced gradients: on a GPU their memory may be reused only after the
+  /// current stream has copied it.
+  std::vector<at::Tensor> move_in(const std::vector<std::size_t>& parameters, double factor = 1.0);
   /// Converts a gradient that stays outside its bucket to the bucket's dtype, in which further
   /// gradients are added to it.
   void widen(std::size_t parameter);
-  /// Zeroes missing gradients, moves in all others, and sets the flags. Stand-ins of `withheld`,
-  /// which may be null, are missing gradients. Returns the gradients that were replaced.
+  /// Zeroes missing gradients, moves in all others, multiplied by `factor`, and sets the flags.
+  /// Stand-ins of `withheld`, which may be null, are missing gradients. Returns the gradients that
+  /// were replaced.
   std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own,
-                               const WithheldGradients* withheld);
+                               const WithheldGradients* withheld, double factor = 1.0);
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;
@@ -121,8 +123,11 @@ class GradientBuckets {
 
  private:
   at::TensorOptions type_of(const Bucket& bucket) const;
+  void copy_on_gpu(const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& views,
+                   double factor) const;
 
   std::vector<at::Tensor> parameters_;
+  ProcessSet* set_;
   BucketPlan plan_;
   SharedBuffer memory_;
   std::vector<at::Tensor> views_;  // of each parameter; undefined for sparse ones

@@ -9,6 +9,7 @@
 
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
+#include "runtime/engine/engine.hpp"
 #include "train/tensors/tensor_memory.hpp"
 
 namespace kolo::train {
@@ -47,15 +48,26 @@ void BucketReduction::wait() {
   if (error) std::rethrow_exception(error);
 }
 
+double factor_in_copy(const GradientBuckets& buckets, const DistributedOptimizerOptions& options,
+                      bool has_hook) {
+  if (buckets.device().is_cpu() || options.op != ReduceOp::Average || has_hook) return 1.0;
+  const runtime::Engine& engine = *options.process_set->engine();
+  const bool is_in_rank_order = engine.adds_in_rank_order(Collective::AllReduce) ||
+                                engine.adds_in_rank_order(Collective::ReduceScatter);
+  return is_in_rank_order ? 1.0 : 1.0 / options.process_set->size();
+}
+
 namespace {
 
 float* data_of(const at::Tensor& residual) {
   return residual.defined() ? residual.mutable_data_ptr<float>() : nullptr;
 }
 
-AllreduceOptions reduction_of(const DistributedOptimizerOptions& options, Compression compression,
+AllreduceOptions reduction_of(const GradientBuckets& buckets,
+                              const DistributedOptimizerOptions& options, Compression compression,
                               const std::string& name) {
-  return {.op = options.op,
+  const bool is_divided = factor_in_copy(buckets, options, /*has_hook=*/false) != 1.0;
+  return {.op = is_divided ? ReduceOp::Sum : options.op,
           .prescale = 1.0 / options.gradient_predivide_factor,
           .postscale = options.gradient_predivide_factor,
           .compression = std::move(compression),
@@ -183,7 +195,7 @@ std::unique_ptr<BucketReduction> reduce_whole(const GradientBuckets& buckets, st
                                               const Coding& coding, const BoundHook& hook) {
   ProgramStream stream = ProgramStream::current(buckets.device());
   const Bucket& bucket = buckets.buckets()[index];
-  AllreduceOptions all = reduction_of(options, coding.compression.of(bucket), name);
+  AllreduceOptions all = reduction_of(buckets, options, coding.compression.of(bucket), name);
   all.compression_scope = coding.compression.scope;
   all.stream = stream.handle();
   const bool is_plain = !hook && options.op != ReduceOp::Adasum;
@@ -225,7 +237,7 @@ std::unique_ptr<BucketReduction> reduce_to_shard(const GradientBuckets& buckets,
   if (bucket.gradient_count() == 0) {
     return std::make_unique<BucketReduction>(std::move(stream), std::move(flags), std::nullopt);
   }
-  AllreduceOptions scatter = reduction_of(options, coding.compression.of(bucket), name);
+  AllreduceOptions scatter = reduction_of(buckets, options, coding.compression.of(bucket), name);
   scatter.process_set = sets.sharded.get();
   scatter.stream = stream.handle();
   scatter.keep_alive = std::make_shared<std::pair<at::Tensor, at::Tensor>>(shard, coding.residual);
@@ -237,9 +249,9 @@ std::unique_ptr<BucketReduction> reduce_to_shard(const GradientBuckets& buckets,
     sum.residual = encodes_whole ? nullptr : data_of(coding.residual);
     sum.name = name + ".replicas";
     sum.process_set = sets.replicas.get();
-    sum.op = scatter.op = ReduceOp::Sum;
     sum.prescale = scatter.postscale = 1.0;
-    if (options.op == ReduceOp::Average) sum.postscale /= options.process_set->size();
+    if (scatter.op == ReduceOp::Average) sum.postscale /= options.process_set->size();
+    sum.op = scatter.op = ReduceOp::Sum;
   }
   Handle gradients = reduce_scatter_async(buckets.memory(), bucket.offset,
                                           {static_cast<std::int64_t>(bucket.gradient_count())},

@@ -86,6 +86,12 @@ struct Coding {
 /// A program's hook for one bucket, which is called with its gradients [n].
 using BoundHook = std::function<std::optional<TensorHandle>(const at::Tensor& gradients)>;
 
+/// By what gradients are multiplied as they are copied into their bucket: on a GPU, averages of n
+/// ranks are sums of n-ths, since NCCL only adds. Sums in rank order are divided afterwards, as on
+/// the CPU, and a hook gets the gradients as they are.
+double factor_in_copy(const GradientBuckets& buckets, const DistributedOptimizerOptions& options,
+                      bool has_hook);
+
 /// Submits the bucket under `name`, which is unique among buckets in flight, so that each rank gets
 /// all reduced gradients: as one operation with its flags if possible, by the `hook` if there is
 /// one.

@@ -11,9 +11,9 @@ class WholeGradients final : public ReducedGradients {
  public:
   explicit WholeGradients(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
 
-  std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket,
-                               const RankFlags& own) const override {
-    return buckets.fill(bucket, own, nullptr);
+  std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket, const RankFlags& own,
+                               double factor) const override {
+    return buckets.fill(bucket, own, nullptr, factor);
   }
   std::unique_ptr<BucketReduction> submit(const GradientBuckets& buckets, std::size_t bucket,
                                           const std::string& name,
@@ -63,9 +63,9 @@ class ShardedGradients final : public ReducedGradients {
         shards_(std::move(shards)),
         withheld_(parameters, std::move(names)) {}
 
-  std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket,
-                               const RankFlags& own) const override {
-    return buckets.fill(bucket, own, &withheld_);
+  std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket, const RankFlags& own,
+                               double factor) const override {
+    return buckets.fill(bucket, own, &withheld_, factor);
   }
   std::unique_ptr<BucketReduction> submit(const GradientBuckets& buckets, std::size_t bucket,
                                           const std::string& name,

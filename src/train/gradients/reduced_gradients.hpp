@@ -26,9 +26,10 @@ class ReducedGradients {
 
   // --- the reduction of a bucket ---
 
-  /// Copies this rank's gradients into the bucket, with its flags. Returns those replaced.
+  /// Copies this rank's gradients into the bucket, multiplied by `factor`, with its flags. Returns
+  /// those replaced.
   virtual std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket,
-                                       const RankFlags& own) const = 0;
+                                       const RankFlags& own, double factor) const = 0;
   /// Submits the filled bucket. `is_first`: of this step; the sums of later passes are added.
   virtual std::unique_ptr<BucketReduction> submit(const GradientBuckets& buckets,
                                                   std::size_t bucket, const std::string& name,

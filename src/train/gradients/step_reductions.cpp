@@ -75,18 +75,24 @@ void StepReductions::submit(std::size_t bucket) {
   State& state = states_[bucket];
   const Bucket& plan = buckets_.buckets()[bucket];
   for (const ProgramStream& stream : state.streams) stream.order_before_current();
-  const std::vector<at::Tensor> replaced = reduced_.fill(buckets_, plan, setup_.step.flags());
+  const std::vector<at::Tensor> replaced =
+      reduced_.fill(buckets_, plan, setup_.step.flags(), factor());
   for (const ProgramStream& stream : state.streams) stream.order_after_current();
   state.streams.clear();
   setup_.step.start_clock();
   state.submitted = StepState::Clock::now();
   const bool is_first = state.submissions == 0;
   const std::string& name = names_[bucket];
-  const Coding coding{setup_.compression, begin_residual(bucket)};
-  state.reduction = reduced_.submit(buckets_, bucket, name, setup_.options, coding,
-                                    bound_hook(bucket, coding.residual), is_first);
+  try {
+    const Coding coding{setup_.compression, begin_residual(bucket)};
+    state.reduction = reduced_.submit(buckets_, bucket, name, setup_.options, coding,
+                                      bound_hook(bucket, coding.residual), is_first);
+  } catch (...) {
+    undo_factor(plan);  // the bucket is submitted again
+    throw;
+  }
   note_bucket(state, name);
-  // From here on: what is above may throw, and the bucket is then submitted again.
+  // Not above, where the submission may throw.
   state.is_complete = false;
   ++state.submissions;
   reduced_.lend_memory(buckets_, plan);
@@ -201,6 +207,7 @@ void StepReductions::complete(std::size_t bucket) {
     state.reduction->wait();
   } catch (...) {
     buckets_.refuse(plan, Refused::Nothing);
+    undo_factor(plan);
     throw;
   }
   buckets_.refuse(plan, Refused::Nothing);
@@ -209,10 +216,23 @@ void StepReductions::complete(std::size_t bucket) {
     setup_.step.digests_differ = true;
   }
   const bool is_first = state.submissions == 1;
-  if (setup_.joined_take_part) {
+  if (setup_.joined_take_part || factor() != 1.0) {
     correct_divisor(bucket, reduced_.result(buckets_, bucket, is_first));
   }
   reduced_.assign(buckets_, bucket, is_first);
+}
+
+double StepReductions::factor() const {
+  return factor_in_copy(buckets_, setup_.options, static_cast<bool>(setup_.hook));
+}
+
+void StepReductions::undo_factor(const Bucket& bucket) {
+  if (factor() == 1.0 || buckets_.plan().slots > 0) return;
+  std::exception_ptr ignored;  // the reduction's error is being thrown
+  keep_first_error(ignored, [&] {
+    const at::NoGradGuard no_grad;
+    buckets_.flat(bucket).div_(factor());
+  });
 }
 
 /// Joined ranks contribute zeros, so the reduction has divided by all ranks.

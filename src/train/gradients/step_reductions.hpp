@@ -102,6 +102,10 @@ class StepReductions {
   BoundHook bound_hook(std::size_t bucket, const at::Tensor& residual) const;
   GradientBucket bucket_for_hook(std::size_t bucket, const at::Tensor& gradients,
                                  const at::Tensor& residual) const;
+  /// See factor_in_copy.
+  double factor() const;
+  /// The reduction has failed: gradients that are still in the bucket become this rank's own again.
+  void undo_factor(const Bucket& bucket);
   void correct_divisor(std::size_t bucket, at::Tensor gradients);
   void note_bucket(State& state, const std::string& name);
   void submit_sparse(std::size_t bucket, std::size_t member);

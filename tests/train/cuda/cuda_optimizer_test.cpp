@@ -1,7 +1,9 @@
 // DistributedOptimizer on CUDA tensors, on the fake GPU: trains in every mode like one process on
 // the CPU, without hazards and without blocking a host.
 #include <algorithm>
+#include <latch>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -198,6 +200,40 @@ TEST_P(CudaModesTest, RanksWithFewerSteps_Join) {
   });
 }
 
+/// A kernel for each bucket, which copies its gradients and applies the average's factor.
+TEST_P(CudaModesTest, Buckets_AreFilledByOneKernel) {
+  run_cuda_ranks(3, [&](CudaRank& rank) {
+    DistributedOptimizer::Options options = options_of(rank, GetParam());
+    options.bucket_bytes = 1 << 20;
+    CudaTraining training(rank, Algorithm::Sgd, options);
+    training.step(rank, 0);
+    training.step(rank, 1);
+    const int before = rank.calls().kernels;
+    training.step(rank, 2);
+    EXPECT_EQ(rank.calls().kernels - before, 1);
+  });
+}
+
+/// A third of each would be rounded before the sum.
+TEST_P(CudaModesTest, AveragesInRankOrder_AreDividedAfterTheSum) {
+  Setting setting = cuda_setting(3);
+  setting.config.algorithm = "allreduce:direct,reduce_scatter:direct";
+  run_cuda_ranks(setting, [&](CudaRank& rank) {
+    const auto gradient_of = [](int r) { return at::arange(1, 100) * (0.1F * (r + 1)); };
+    const at::Tensor parameter = torch::zeros({99}, rank.options()).requires_grad_();
+    torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(1.0));
+    torch::nn::ParameterDict model;
+    model->insert("p", parameter);
+    DistributedOptimizer optimizer(sgd, *model, options_of(rank, GetParam()));
+    const at::Tensor own = gradient_of(rank.rank()).to(at::kFloat).to(rank.device());
+    ((*model)["p"] * own).sum().backward();
+    optimizer.step();
+    at::Tensor sum = gradient_of(0).to(at::kFloat);
+    for (const int r : {1, 2}) sum = sum + gradient_of(r).to(at::kFloat);
+    EXPECT_TRUE(at::equal((*model)["p"].cpu(), -(sum * (1.0F / 3.0F))));
+  });
+}
+
 TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
   const at::Tensor expected = train_alone(Algorithm::Sgd, 2, kSteps);
   run_cuda_ranks(3, [&](CudaRank& rank) {
@@ -207,6 +243,43 @@ TEST_P(CudaModesTest, Average_DividesByTheActiveRanks) {
     for (int step = 0; rank.rank() < 2 && step < kSteps; ++step) training.step(rank, step);
     training.optimizer->join();
     expect_close(training, expected);
+  });
+}
+
+/// The average's factor is in the bucket already.
+TEST(CudaOptimizerErrorTest, AReductionThatDoesNotStart_LeavesTheGradients) {
+  std::latch refused(1);
+  run_cuda_ranks(2, [&](CudaRank& rank) {
+    const at::Tensor parameter = torch::zeros({3}, rank.options()).requires_grad_();
+    torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(1.0));
+    DistributedOptimizer optimizer(sgd, {{"p", parameter}}, options_of(rank, Shard::None));
+    const auto backward = [&] { (parameter.sum() * (1.0 + rank.rank())).backward(); };
+    std::string name;  // of the bucket's operation
+    optimizer.register_bucket_hook([&](const GradientBucket& bucket) {
+      name = bucket.name;
+      return std::optional<TensorHandle>();
+    });
+    for (int step = 0; step < 2; ++step) {  // the second bucket stays
+      backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    optimizer.register_bucket_hook({});
+    const at::Tensor before = parameter.detach().clone();
+    at::Tensor other = torch::ones({1});
+    const AllreduceOptions same_name{.name = name + ".flags", .process_set = &rank.world()};
+    if (rank.rank() == 0) {
+      TensorHandle in_flight = allreduce_async_(other, same_name);
+      expect_contains(text_thrown_by<InvalidArgument>(backward), name);
+      refused.count_down();
+      in_flight.wait();
+    } else {
+      refused.wait();
+      allreduce_(other, same_name);
+      backward();
+    }
+    optimizer.step();
+    EXPECT_TRUE(at::equal((before - parameter).cpu(), torch::full({3}, 1.5)));
   });
 }
 

@@ -198,4 +198,20 @@ TEST(CudaOrderTest, Collective_IsOrderedByItsStream) {
   }
 }
 
+TEST(CudaOrderTest, Backward_RunsOnTheStreamOfForward) {
+  run_cuda_ranks(2, [](CudaRank& rank) {
+    const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+    const c10::Stream own = cuda.getStream(rank.device());
+    const c10::Stream other = other_stream(rank);
+    const at::Tensor x = at::ones({3}, rank.options()).requires_grad_();
+    c10::Stream seen = own;
+    x.register_hook([&](const at::Tensor&) { seen = cuda.getStream(rank.device()); });
+    order(own, other);
+    const c10::StreamGuard guard(other);
+    (x * x).sum().backward();
+    EXPECT_EQ(seen, other);
+    EXPECT_EQ(x.grad().sum().item<float>(), 6.0F);
+  });
+}
+
 }  // namespace kolo::test::fake_cuda_order_test

@@ -25,7 +25,6 @@ class FakeCudaDevice {
 
   c10::Device device() const { return device_; }
   FakeGpuHub& hub() const { return *hub_; }
-  const std::shared_ptr<FakeGpuHub>& shared_hub() const { return hub_; }
   int rank() const { return rank_; }
 
   /// The stream lives as long as this object, as LibTorch's streams live forever.
