@@ -219,7 +219,9 @@ TEST_P(CudaModesTest, AveragesInRankOrder_AreDividedAfterTheSum) {
   Setting setting = cuda_setting(3);
   setting.config.algorithm = "allreduce:direct,reduce_scatter:direct";
   run_cuda_ranks(setting, [&](CudaRank& rank) {
-    const auto gradient_of = [](int r) { return at::arange(1, 100) * (0.1F * (r + 1)); };
+    const auto gradient_of = [](int r) {
+      return at::arange(1, 100) * (0.1F * static_cast<float>(r + 1));
+    };
     const at::Tensor parameter = torch::zeros({99}, rank.options()).requires_grad_();
     torch::optim::SGD sgd({parameter}, torch::optim::SGDOptions(1.0));
     torch::nn::ParameterDict model;
