@@ -7,6 +7,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/exp2.h>
+#include <ATen/ops/log2.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -39,16 +41,22 @@ void visit_fields(State& state, const Visit& visit) {
   visit("exp_avg_sq_max", state.exp_avg_sq_max());
 }
 
-/// An element is the `root`-th root of its share of the block's greatest, times `most`: small
-/// values get most of the steps, since Adam divides by them.
+/// The levels of a block are spaced evenly in the logarithm: `most` is its greatest value, 1 is
+/// `octaves` below. So all values are about as exact, as Adam needs, which divides one by another.
 struct Code {
   at::ScalarType type;
   double least;  // of what is not 0: a mean is never divided by the root of a square that became 0
   double most;
-  double root;
+  double octaves;
+
+  double octaves_per_level() const { return octaves / (most - 1.0); }
+  /// The shares of the greatest value that these levels stand for.
+  at::Tensor shares(const at::Tensor& levels) const {
+    return at::exp2((levels - most) * octaves_per_level()).masked_fill_(levels < 0.5, 0.0);
+  }
 };
-constexpr Code kMean{at::kChar, 0.0, 127.0, 2.0};
-constexpr Code kSquare{at::kByte, 1.0, 255.0, 4.0};
+constexpr Code kMean{at::kChar, 0.0, 127.0, 20.0};
+constexpr Code kSquare{at::kByte, 1.0, 255.0, 40.0};
 
 /// [blocks, kBlock], the last one filled up with zeros.
 at::Tensor in_blocks(const at::Tensor& tensor) {
@@ -58,8 +66,8 @@ at::Tensor in_blocks(const at::Tensor& tensor) {
 }
 
 at::Tensor decoded(const at::Tensor& codes, const at::Tensor& greatest, const Code& code) {
-  const at::Tensor share = in_blocks(codes).to(at::kFloat) / code.most;
-  const at::Tensor values = share.abs().pow(code.root) * share.sign() * greatest.unsqueeze(1);
+  const at::Tensor levels = in_blocks(codes).to(at::kFloat);
+  const at::Tensor values = code.shares(levels.abs()) * levels.sign() * greatest.unsqueeze(1);
   return values.view({-1}).narrow(0, 0, codes.numel()).view(codes.sizes());
 }
 
@@ -80,12 +88,16 @@ void encode(const at::Tensor& values, const Code& code, std::int64_t step, at::T
             at::Tensor& greatest) {
   const at::Tensor blocks = in_blocks(values).to(at::kFloat);
   greatest = blocks.abs().amax(1);
-  const at::Tensor share = blocks / greatest.unsqueeze(1).clamp_min(1e-38);
-  const at::Tensor magnitudes = share.abs().pow(1.0 / code.root) * code.most;
-  codes = (magnitudes + dither(blocks.size(0), step, blocks.options()))
-              .floor()
-              .clamp(code.least, code.most)
-              .mul(share.sign())
+  const at::Tensor magnitudes = blocks.abs() / greatest.unsqueeze(1).clamp_min(1e-38);
+  at::Tensor levels = (at::log2(magnitudes) / code.octaves_per_level() + code.most)
+                          .floor_()
+                          .clamp_(code.least, code.most);
+  // The share of steps in which it is the level above: on average, values are exact.
+  const at::Tensor below = code.shares(levels);
+  const at::Tensor above = code.shares(levels + 1.0);
+  levels += (magnitudes - below) / (above - below) > dither(blocks.size(0), step, blocks.options());
+  codes = levels.clamp_max_(code.most)
+              .mul_(blocks.sign())
               .to(code.type)
               .view({-1})
               .narrow(0, 0, values.numel())

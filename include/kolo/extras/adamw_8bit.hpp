@@ -35,8 +35,8 @@ struct AdamW8bitOptions : torch::optim::OptimizerCloneableOptions<AdamW8bitOptio
   void set_lr(double lr) override { lr_ = lr; }
 };
 
-/// Means of gradients and of their squares. With 8 bits, an element is a power of its share of the
-/// block's greatest magnitude, which is in exp_avg_max or exp_avg_sq_max [blocks].
+/// Means of gradients and of their squares. With 8 bits, an element is a level of a logarithmic
+/// scale below the block's greatest magnitude, which is in exp_avg_max or exp_avg_sq_max [blocks].
 struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bitParamState> {
   TORCH_ARG(std::int64_t, step) = 0;
   TORCH_ARG(at::Tensor, exp_avg);         ///< int8, or of the parameter's type
