@@ -225,12 +225,17 @@ void allgather(const TensorView& input, AllocateRows allocate,
 /// Gathers several tensors as one operation; see allgather_async.
 Handle grouped_allgather_async(std::vector<InputRows> tensors,
                                const OperationOptions& options = {});
-/// A tensor to be gathered, and memory for all ranks' rows of it.
+/// A tensor [rows, ...] to be gathered, and memory on its device for all ranks' rows of it, in the
+/// order of ranks; `input` may be this rank's rows there.
 struct InputAndGathered {
   TensorView input;
   void* output;
 };
-/// Gathers several tensors, of all of which rank r has `rows[r]` rows, as one operation.
+/// Gathers several tensors, of all of which rank r has `rows[r]` rows, as one operation. `rows` is
+/// the same on all ranks; dtypes and further dimensions may differ between tensors, but not between
+/// ranks.
+///
+/// @throws InvalidArgument, MismatchError by the Handle, on all ranks
 Handle grouped_allgather_async(const std::vector<InputAndGathered>& tensors,
                                std::vector<std::int64_t> rows,
                                const OperationOptions& options = {});

@@ -41,8 +41,11 @@ class [[nodiscard]] Handle {
   ///
   /// @throws the operation's error, at every call
   void wait();
-  /// The same; on a GPU, work put on `stream` afterwards runs after the operation, instead of that
-  /// on the operation's stream.
+  /// The same; on a GPU, work put on `stream` (null: the default stream) afterwards runs after the
+  /// operation, instead of that on the operation's stream: memory that an allocator gives back to
+  /// the latter must outlive the operation, see OperationOptions::keep_alive.
+  ///
+  /// @throws InvalidArgument while `stream` is captured
   void wait(void* stream);
 
   /// Waits for at most `duration`.

@@ -22,13 +22,14 @@ struct Known {
   std::array<const char*, 2> job;
   const char* advice;
   bool starts_any_program = false;
+  bool needs_job = false;  // others set the same rank and size
 };
 
 constexpr const char* kOwnLauncher =
     "Start the program by the mpirun of the MPI that it is linked with.";
 
-// The order matters: mpirun may run inside a Slurm job, and Flux and PALS also set Hydra's
-// variables.
+// The order matters: mpirun and torchrun may run inside a Slurm job, and Flux and PALS also set
+// Hydra's variables.
 constexpr std::array kKnown{
     Known{"Open MPI's mpirun",
           "OMPI_COMM_WORLD_RANK",
@@ -37,6 +38,13 @@ constexpr std::array kKnown{
           kOwnLauncher},
     Known{"MVAPICH's mpirun", "MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE", {}, kOwnLauncher},
     Known{"MVAPICH2's mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", {}, kOwnLauncher},
+    Known{"torchrun",
+          "RANK",
+          "WORLD_SIZE",
+          {"TORCHELASTIC_RUN_ID"},
+          "Use mpirun -np N in place of torchrun --nproc-per-node N.",
+          true,
+          /*needs_job=*/true},
     Known{"PALS",
           "PALS_RANKID",
           "PMI_SIZE",
@@ -63,12 +71,6 @@ constexpr std::array kKnown{
           "--mpi=list has all), or its mpirun inside of the job.",
           true},
     Known{"a launcher with PMIx", "PMIX_RANK", nullptr, {"PMIX_NAMESPACE"}, kOwnLauncher},
-    Known{"torchrun, or a program that sets the same variables,",
-          "RANK",
-          "WORLD_SIZE",
-          {"TORCHELASTIC_RUN_ID"},
-          "Use mpirun -np N in place of torchrun --nproc-per-node N, or of spawned processes.",
-          true},
 };
 
 /// Empty if there is no such variable; null stands for none.
@@ -101,6 +103,7 @@ std::optional<Launcher> find_launcher() {
     if (rank.empty() || (sets_size && size.empty())) continue;
     std::string job;
     for (const char* variable : known.job) job += text_of(variable);
+    if (known.needs_job && job.empty()) continue;
     // All processes of the job on this host have the same parent.
     if (job.empty()) job = "parent " + std::to_string(::getppid());
     return Launcher{.name = known.name,

@@ -1,5 +1,6 @@
 #include "kolo/extras/adamw_8bit.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <type_traits>
@@ -58,9 +59,8 @@ struct Code {
 constexpr Code kMean{at::kChar, 0.0, 127.0, 20.0};
 constexpr Code kSquare{at::kByte, 1.0, 255.0, 40.0};
 
-/// [blocks, kBlock], the last one filled up with zeros.
-at::Tensor in_blocks(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.reshape({-1});
+/// [blocks, kBlock] of [n], the last one filled up with zeros.
+at::Tensor in_blocks(const at::Tensor& flat) {
   const std::int64_t rest = (kBlock - flat.numel() % kBlock) % kBlock;
   return (rest == 0 ? flat : at::constant_pad_nd(flat, {0, rest})).view({-1, kBlock});
 }
@@ -68,41 +68,41 @@ at::Tensor in_blocks(const at::Tensor& tensor) {
 at::Tensor decoded(const at::Tensor& codes, const at::Tensor& greatest, const Code& code) {
   const at::Tensor levels = in_blocks(codes).to(at::kFloat);
   const at::Tensor values = code.shares(levels.abs()) * levels.sign() * greatest.unsqueeze(1);
-  return values.view({-1}).narrow(0, 0, codes.numel()).view(codes.sizes());
+  return values.view({-1}).narrow(0, 0, codes.numel());
 }
 
 /// Numbers in [0, 1) that fill it evenly over the steps, for each element: rounding to the nearest
 /// would bring a square that decays by a thousandth back to what it was, for ever. The same in
 /// every run and shard mode.
-at::Tensor dither(std::int64_t blocks, std::int64_t step, const at::TensorOptions& type) {
-  const auto sequence = [&](std::int64_t count, double ratio) {
-    return at::arange(count, type.dtype(at::kDouble)) * ratio;
+at::Tensor dither(std::int64_t first_block, std::int64_t blocks, std::int64_t step,
+                  const at::TensorOptions& type) {
+  const auto sequence = [&](std::int64_t begin, std::int64_t count, double ratio) {
+    return at::arange(begin, begin + count, type.dtype(at::kDouble)) * ratio;
   };
-  const at::Tensor numbers = sequence(blocks, 0.7548776662466927).unsqueeze(1) +
-                             sequence(kBlock, 0.5698402909980532) +
+  const at::Tensor numbers = sequence(first_block, blocks, 0.7548776662466927).unsqueeze(1) +
+                             sequence(0, kBlock, 0.5698402909980532) +
                              0.6180339887498949 * static_cast<double>(step);
   return numbers.frac().to(at::kFloat);
 }
 
-void encode(const at::Tensor& values, const Code& code, std::int64_t step, at::Tensor& codes,
-            at::Tensor& greatest) {
+/// `codes` and `greatest` are those of some blocks, the first of which has the number
+/// `first_block`.
+void encode(const at::Tensor& values, const Code& code, std::int64_t step, std::int64_t first_block,
+            const at::Tensor& codes, const at::Tensor& greatest) {
   const at::Tensor blocks = in_blocks(values).to(at::kFloat);
-  greatest = blocks.abs().amax(1);
-  const at::Tensor magnitudes = blocks.abs() / greatest.unsqueeze(1).clamp_min(1e-38);
+  greatest.copy_(blocks.abs().amax(1));
+  const at::Tensor magnitudes =
+      blocks.abs() / greatest.masked_fill(greatest == 0.0, 1.0).unsqueeze(1);
   at::Tensor levels = (at::log2(magnitudes) / code.octaves_per_level() + code.most)
                           .floor_()
                           .clamp_(code.least, code.most);
   // The share of steps in which it is the level above: on average, values are exact.
   const at::Tensor below = code.shares(levels);
   const at::Tensor above = code.shares(levels + 1.0);
-  levels += (magnitudes - below) / (above - below) > dither(blocks.size(0), step, blocks.options());
-  codes = levels.clamp_max_(code.most)
-              .mul_(blocks.sign())
-              .to(code.type)
-              .view({-1})
-              .narrow(0, 0, values.numel())
-              .view(values.sizes())
-              .clone();
+  levels += (magnitudes - below) / (above - below) >
+            dither(first_block, blocks.size(0), step, blocks.options());
+  codes.copy_(
+      levels.clamp_max_(code.most).mul_(blocks.sign()).view({-1}).narrow(0, 0, codes.numel()));
 }
 
 void check(const AdamW8bitOptions& options) {
@@ -115,37 +115,65 @@ void check(const AdamW8bitOptions& options) {
   TORCH_CHECK(options.eps() >= 0.0, "AdamW8bit: eps is ", options.eps(), ", it must be 0 or more");
 }
 
-void step_parameter(at::Tensor& parameter, AdamW8bitParamState& state,
-                    const AdamW8bitOptions& options) {
-  const bool is_coded = options.has_8bits() && parameter.numel() >= kLeast;
-  if (!state.exp_avg().defined()) {
-    state.exp_avg(is_coded ? at::zeros_like(parameter, at::kChar) : at::zeros_like(parameter));
-    state.exp_avg_sq(is_coded ? at::zeros_like(parameter, at::kByte) : at::zeros_like(parameter));
-    if (is_coded) {
-      const std::int64_t blocks = (parameter.numel() + kBlock - 1) / kBlock;
-      state.exp_avg_max(at::zeros({blocks}, parameter.options().dtype(at::kFloat)));
-      state.exp_avg_sq_max(at::zeros({blocks}, parameter.options().dtype(at::kFloat)));
-    }
-  }
-  state.step(state.step() + 1);
+/// Steps elements [n], whose means are of a type at least as wide.
+void step_elements(const at::Tensor& elements, const at::Tensor& gradient, const at::Tensor& mean,
+                   const at::Tensor& square, std::int64_t step, const AdamW8bitOptions& options) {
   const auto [beta1, beta2] = options.betas();
-  const auto steps = static_cast<double>(state.step());
-  at::Tensor mean = state.exp_avg();
-  at::Tensor square = state.exp_avg_sq();
-  if (is_coded) {
-    mean = decoded(mean, state.exp_avg_max(), kMean);
-    square = decoded(square, state.exp_avg_sq_max(), kSquare);
-  }
-  const at::Tensor gradient = parameter.grad().to(mean.scalar_type());
-  mean.lerp_(gradient, 1.0 - beta1);
-  square.mul_(beta2).addcmul_(gradient, gradient, 1.0 - beta2);
+  const auto steps = static_cast<double>(step);
+  const at::Tensor own = gradient.to(mean.scalar_type());
+  mean.lerp_(own, 1.0 - beta1);
+  square.mul_(beta2).addcmul_(own, own, 1.0 - beta2);
   const double correction = std::sqrt(1.0 - std::pow(beta2, steps));
   const at::Tensor scale = (square.sqrt() / correction).add_(options.eps());
-  parameter.mul_(1.0 - options.lr() * options.weight_decay());
-  parameter.sub_((mean / scale).mul_(options.lr() / (1.0 - std::pow(beta1, steps))));
-  if (!is_coded) return;
-  encode(mean, kMean, state.step(), state.exp_avg(), state.exp_avg_max());
-  encode(square, kSquare, state.step(), state.exp_avg_sq(), state.exp_avg_sq_max());
+  elements.mul_(1.0 - options.lr() * options.weight_decay());
+  elements.sub_((mean / scale).mul_(options.lr() / (1.0 - std::pow(beta1, steps))));
+}
+
+void step_whole(const at::Tensor& parameter, AdamW8bitParamState& state,
+                const AdamW8bitOptions& options) {
+  if (!state.exp_avg().defined()) {
+    state.exp_avg(at::zeros_like(parameter));
+    state.exp_avg_sq(at::zeros_like(parameter));
+  }
+  state.step(state.step() + 1);
+  step_elements(parameter, parameter.grad(), state.exp_avg(), state.exp_avg_sq(), state.step(),
+                options);
+}
+
+/// A few blocks at a time: decoded, means have four times the bytes of the state.
+void step_coded(const at::Tensor& parameter, AdamW8bitParamState& state,
+                const AdamW8bitOptions& options) {
+  constexpr std::int64_t kBlocks = 4096;
+  const std::int64_t count = parameter.numel();
+  if (!state.exp_avg().defined()) {
+    const std::int64_t blocks = (count + kBlock - 1) / kBlock;
+    const at::TensorOptions type = parameter.options().requires_grad(false);
+    state.exp_avg(at::zeros(parameter.sizes(), type.dtype(kMean.type)));
+    state.exp_avg_sq(at::zeros(parameter.sizes(), type.dtype(kSquare.type)));
+    state.exp_avg_max(at::zeros({blocks}, type.dtype(at::kFloat)));
+    state.exp_avg_sq_max(at::zeros({blocks}, type.dtype(at::kFloat)));
+  }
+  state.step(state.step() + 1);
+  const at::Tensor elements = parameter.reshape({-1});  // a copy, if it is not contiguous
+  const at::Tensor gradient = parameter.grad().reshape({-1});
+  const at::Tensor mean_codes = state.exp_avg().view({-1});
+  const at::Tensor square_codes = state.exp_avg_sq().view({-1});
+  for (std::int64_t begin = 0; begin < count; begin += kBlocks * kBlock) {
+    const std::int64_t length = std::min(count - begin, kBlocks * kBlock);
+    const std::int64_t first = begin / kBlock;
+    const auto some = [&](const at::Tensor& all) { return all.narrow(0, begin, length); };
+    const auto greatest = [&](const at::Tensor& all) {
+      return all.narrow(0, first, (length + kBlock - 1) / kBlock);
+    };
+    const at::Tensor mean = decoded(some(mean_codes), greatest(state.exp_avg_max()), kMean);
+    const at::Tensor square =
+        decoded(some(square_codes), greatest(state.exp_avg_sq_max()), kSquare);
+    step_elements(some(elements), some(gradient), mean, square, state.step(), options);
+    encode(mean, kMean, state.step(), first, some(mean_codes), greatest(state.exp_avg_max()));
+    encode(square, kSquare, state.step(), first, some(square_codes),
+           greatest(state.exp_avg_sq_max()));
+  }
+  if (!elements.is_alias_of(parameter)) parameter.copy_(elements.view(parameter.sizes()));
 }
 
 }  // namespace
@@ -184,7 +212,9 @@ at::Tensor AdamW8bit::step(LossClosure closure) {
                   "AdamW8bit takes neither sparse gradients nor complex parameters");
       auto& state = this->state()[parameter.unsafeGetTensorImpl()];
       if (state == nullptr) state = std::make_unique<AdamW8bitParamState>();
-      step_parameter(parameter, static_cast<AdamW8bitParamState&>(*state), options);
+      const bool is_coded = options.has_8bits() && parameter.numel() >= kLeast;
+      (is_coded ? step_coded : step_whole)(parameter, static_cast<AdamW8bitParamState&>(*state),
+                                           options);
     }
   }
   return loss;

@@ -65,8 +65,10 @@ kolo_add_singleton_test(mvapich "MVAPICH's mpirun started 2 processes"
   MVP_COMM_WORLD_RANK=0 MVP_COMM_WORLD_SIZE=2)
 kolo_add_singleton_test(flux "Flux started 2 processes .FLUX_JOB_SIZE"
   FLUX_TASK_RANK=0 FLUX_JOB_SIZE=2 PMI_RANK=0 PMI_SIZE=2)
-kolo_add_singleton_test(torchrun "torchrun, .* started 2 processes .WORLD_SIZE.*mpirun -np N"
-  RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none)
-kolo_add_singleton_test(torchrun_single "a world of 1 without" RANK=0 WORLD_SIZE=1)
+kolo_add_singleton_test(torchrun "torchrun started 2 processes .WORLD_SIZE.*mpirun -np N"
+  RANK=0 WORLD_SIZE=2 TORCHELASTIC_RUN_ID=none SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1)
+kolo_add_singleton_test(torchrun_single "a world of 1 without"
+  RANK=0 WORLD_SIZE=1 TORCHELASTIC_RUN_ID=none)
+kolo_add_singleton_test(ranks_of_another "a world of 1 without" RANK=0 WORLD_SIZE=2)
 kolo_add_singleton_test(none "a world of 1 without" PMI_RANK=1 PMI_SIZE=3 KOLO_LAUNCHER=none)
 kolo_add_singleton_test(unknown "a world of 1 with MPI" KOLO_LAUNCHER=mpi)

@@ -56,7 +56,8 @@ struct AdamW8bitParamState : torch::optim::OptimizerCloneableParamState<AdamW8bi
 ///
 /// An ordinary optimizer, with or without DistributedOptimizer, whose sharded modes give each
 /// parameter with 8 bits to one rank, so that blocks are the same in all of them. Throws c10::Error
-/// for options out of range, sparse gradients and complex parameters.
+/// for options out of range, sparse gradients and complex parameters. A gradient that is not finite
+/// spoils its block, not one element.
 class AdamW8bit : public torch::optim::Optimizer {
  public:
   explicit AdamW8bit(const std::vector<torch::optim::OptimizerParamGroup>& groups,

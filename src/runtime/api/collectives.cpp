@@ -345,7 +345,11 @@ Submission make_allgather(const std::vector<InputAndGathered>& tensors,
     std::vector<std::int64_t>& shape = request.tensors.back().shape;
     shape.front() = std::ranges::max(rows);
     check_size(*submission.operation, shape, tensor.input.dtype);
+    const bool has_rows = shape.front() > 0;
     shape.erase(shape.begin());
+    if (has_rows && tensor.output == nullptr && request.tensors.back().size_bytes() > 0) {
+      add_invalid_reason(*submission.operation, "the output has elements but no memory");
+    }
   }
   request.rows = std::move(rows);
   if (outputs == Outputs::PerNode) {

@@ -299,7 +299,12 @@ bool OrderedCommunicator::hear(int rank) {
   while (rank != inner_->rank() && from.heard < now_.sequence) {
     if (!from.incoming) {
       if (!from.transfer) from.transfer = receive_stamp(rank);
-      if (!from.transfer->ready()) return false;
+      try {
+        if (!from.transfer->ready()) return false;
+      } catch (...) {
+        from.transfer.reset();  // it would be ready the next time, without a stamp
+        throw;
+      }
       from.transfer.reset();
       from.incoming = from.buffer;
     }

@@ -111,6 +111,10 @@ void Engine::prepare(Operation& operation) {
 
 comm::Gpu& Engine::gpu(int index) { return device_runner().gpu(index); }
 
+bool Engine::adds_in_rank_order(Collective collective) const {
+  return data_.choices.algorithms.preferred(collective) == "direct";
+}
+
 void Engine::finish(const Operation& operation, comm::DeviceStream stream) {
   try {
     if (operation.device.done != nullptr) executor_.device_runner()->order_after(operation, stream);

@@ -79,11 +79,9 @@ class Engine {
 
   /// The GPU that this rank uses here. Throws InvalidArgument or BackendError if it cannot use this
   /// one.
-  comm::Gpu& gpu(int index);
+  [[gnu::visibility("default")]] comm::Gpu& gpu(int index);  // libkolo.so uses both
   /// Whether floating-point sums are in rank order on GPUs, too, with the bits of the CPU.
-  bool adds_in_rank_order(Collective collective) const {
-    return data_.choices.algorithms.preferred(collective) == "direct";
-  }
+  [[gnu::visibility("default")]] bool adds_in_rank_order(Collective collective) const;
 
   /// Whether operations of the ranks are matched by the order of their submission.
   bool is_matched_by_order() const { return is_matched_by_order_; }

@@ -119,10 +119,13 @@ void History::forget(const Bits& bits) {
   ran_ -= bits;
   recurring_ -= bits;
   for (Round& round : rounds_) round.set -= bits;
+  const auto is_forgotten = [&](const Composition& known) {
+    return std::ranges::any_of(known.bits, [&](int bit) { return bits.test(bit); });
+  };
   for (const Composition*& batch : batches_) {
-    if (batch != nullptr && batch->set.intersects(bits)) batch = nullptr;
+    if (batch != nullptr && is_forgotten(*batch)) batch = nullptr;
   }
-  std::erase_if(known_, [&](const Composition& known) { return known.set.intersects(bits); });
+  std::erase_if(known_, is_forgotten);
   update_prediction();
 }
 

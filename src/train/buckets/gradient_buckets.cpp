@@ -102,7 +102,7 @@ GradientBuckets::GradientBuckets(const std::vector<at::Tensor>& parameters, Buck
     }
     const auto flag_count = static_cast<std::int64_t>(bucket.flag_count());
     flags_.push_back(has_separate_flags()
-                         ? at::empty({flag_count}, at::TensorOptions(type.dtype()))
+                         ? at::empty({flag_count}, at::kFloat)  // counts all ranks exactly
                          : tensor_over(memory_, bucket.flags_offset, {flag_count}, type));
   }
 }

@@ -67,9 +67,10 @@ AllreduceOptions reduction_of(const GradientBuckets& buckets,
                               const DistributedOptimizerOptions& options, Compression compression,
                               const std::string& name) {
   const bool is_divided = factor_in_copy(buckets, options, /*has_hook=*/false) != 1.0;
+  const double predivisor = is_divided ? 1.0 : options.gradient_predivide_factor;
   return {.op = is_divided ? ReduceOp::Sum : options.op,
-          .prescale = 1.0 / options.gradient_predivide_factor,
-          .postscale = options.gradient_predivide_factor,
+          .prescale = 1.0 / predivisor,
+          .postscale = predivisor,
           .compression = std::move(compression),
           .join_divisor = options.join_divisor,
           .name = name,

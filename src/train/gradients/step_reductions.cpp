@@ -207,7 +207,7 @@ void StepReductions::complete(std::size_t bucket) {
     state.reduction->wait();
   } catch (...) {
     buckets_.refuse(plan, Refused::Nothing);
-    undo_factor(plan);
+    if (buckets_.plan().slots == 0) undo_factor(plan);  // others use the slots since
     throw;
   }
   buckets_.refuse(plan, Refused::Nothing);
@@ -227,7 +227,7 @@ double StepReductions::factor() const {
 }
 
 void StepReductions::undo_factor(const Bucket& bucket) {
-  if (factor() == 1.0 || buckets_.plan().slots > 0) return;
+  if (factor() == 1.0) return;
   std::exception_ptr ignored;  // the reduction's error is being thrown
   keep_first_error(ignored, [&] {
     const at::NoGradGuard no_grad;

@@ -43,10 +43,12 @@ class FakeRaw final : public bench::RawCollectives {
                                           tensor.count);
     switch (operation) {
       case Operation::AllReduce:
-        communicator_->all_reduce(tensor.input, tensor.output, tensor.count, dtype, {}, stream_);
+        communicator_->all_reduce(tensor.input, tensor.output, tensor.count, dtype, ReduceOp::Sum,
+                                  stream_);
         break;
       case Operation::ReduceScatter:
-        communicator_->reduce_scatter(tensor.input, tensor.output, counts, dtype, {}, stream_);
+        communicator_->reduce_scatter(tensor.input, tensor.output, counts, dtype, ReduceOp::Sum,
+                                      stream_);
         break;
       case Operation::AllGather:
         communicator_->all_gather(tensor.input, tensor.output, counts, dtype, stream_);
