@@ -28,10 +28,12 @@ echo "== what the libraries export =="
 for library in "$folder"/installed/lib/libkolo*.so; do
   readelf --dynamic "$library" | grep 'SONAME.*\.so\.[0-9]*\.[0-9]*\]'
   # libkolo.so uses the core's helpers: submitting operations, mapping memory, freeing GPUs, looking
-  # up codecs, cutting pieces, recording what a step does. Template instances are weak symbols.
+  # up codecs, cutting pieces, copying on GPUs, recording what a step does. Template instances are
+  # weak symbols.
   if nm --dynamic --demangle --defined-only "$library" |
     grep -E '^[0-9a-f]+ [TDBR] kolo::(comm|compression|insight|ops|runtime)::' |
     grep -vE ' kolo::(runtime::[a-z_]+(\[abi:cxx11\])?\(|comm::(page_bytes|JoinedMapping))' |
+    grep -vE ' kolo::runtime::Engine::(gpu|adds_in_rank_order)\(' |
     grep -vE ' kolo::insight::Recorder::' |
     grep -vE ' kolo::comm::set_release_of_cached_memory\(' |
     grep -vE ' kolo::(compression::Registry::find_codec\(|ops::NodePlaces::)'; then
