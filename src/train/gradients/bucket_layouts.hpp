@@ -42,9 +42,10 @@ struct BucketLayout {
   std::unique_ptr<BucketPipeline> pipeline;
 };
 
-/// Lays out the buckets of a reducer as a shard mode wants them, and shards its parameters: first
-/// with the last parameter first; after the first reduction, or when a checkpoint says it, in the
-/// order in which gradients arrive. A mode chooses one of three; who reduces does not ask which.
+/// Lays out the buckets of a reducer as a shard mode wants them, and shards its parameters. The
+/// first layout begins with the last parameter; after the first reduction, or by a checkpoint, the
+/// order is that in which gradients arrive. A mode chooses one of three; who reduces does not ask
+/// which.
 class BucketLayouts {
  public:
   virtual ~BucketLayouts() = default;
