@@ -441,7 +441,6 @@ std::optional<PointToPoint::Ended> PointToPoint::take_ended() {
 }
 
 void PointToPoint::close(const std::string& reason) {
-  if (closed_) return;
   begin();
   closed_ = reason;
   for (const int rank : receivers_) tell(rank, {.kind = Kind::Last});

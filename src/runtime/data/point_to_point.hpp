@@ -62,6 +62,7 @@ class PointToPoint {
   /// The set is closed: this rank begins no more sends. `reason` completes the errors of what is
   /// not matched.
   void close(const std::string& reason);
+  bool is_closed() const { return closed_.has_value(); }
   /// Once the set is closed: all that this rank has sent has arrived.
   bool is_delivered() const { return receivers_.empty(); }
   /// Whether data move, of messages that are matched.

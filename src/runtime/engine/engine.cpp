@@ -440,7 +440,7 @@ bool Engine::take_submissions(Clock::time_point now) {
 /// but messages that were sent before may still be received.
 bool Engine::start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now) {
   const bool is_receive = operation->request.collective == Collective::Receive;
-  if (control_->coordinator().is_closed() && (loss_ || !is_receive)) return false;
+  if (loss_ || (executor_.messages().is_closed() && !is_receive)) return false;
   if (operation->is_message()) {
     executor_.messages().start(operation);
   } else if (order_ != nullptr) {
@@ -459,7 +459,7 @@ bool Engine::advance_protocol(Clock::time_point now) {
     if (!control_->end_exchange()) break;
     has_progressed = true;
   }
-  leave_when_closed();
+  leave_when_closed(now);
   return has_progressed;
 }
 
@@ -613,10 +613,13 @@ void Engine::end(const std::string& why, Leaving how) {
 }
 
 /// Receives may wait when a rank leaves: only when all have left, it is sure that nothing arrives.
-void Engine::leave_when_closed() {
+void Engine::leave_when_closed(Clock::time_point now) {
   if (loss_ || !control_->coordinator().is_closed()) return;
   PointToPoint& messages = executor_.messages();
-  messages.close(control_->coordinator().why_closed());
+  if (!messages.is_closed()) {
+    take_submissions(now);  // since this step began, and before another rank closed the set
+    messages.close(control_->coordinator().why_closed());
+  }
   if (!control_->has_left() && executor_.is_idle() && messages.is_delivered()) {
     if (order_ != nullptr) order_->leave();
     control_->leave();

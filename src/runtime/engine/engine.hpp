@@ -219,7 +219,7 @@ class Engine {
       KOLO_REQUIRES(progress_mutex_);
 
   // Ends.
-  void leave_when_closed() KOLO_REQUIRES(progress_mutex_);
+  void leave_when_closed(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
   Metrics measure() KOLO_REQUIRES(progress_mutex_);
   kolo::Metrics::Bytes bytes() KOLO_REQUIRES(progress_mutex_);
