@@ -433,7 +433,6 @@ TrainingView TrainingCheckpoint::view() const {
   const ShardSets& sets = context_.sets;
   TrainingView view{.set = context_.set,
                     .sharded = *sets.sharded,
-                    .is_sharded = reducers_.are_sharded(),
                     .is_first_replica = sets.replicas == nullptr || sets.replicas->rank() == 0,
                     .model = {.parameters = {},
                               .buffers = now.buffers,

@@ -93,7 +93,6 @@ struct TrainingView {
   };
   ProcessSet& set;
   ProcessSet& sharded;    ///< ranks that hold different shards
-  bool is_sharded;        ///< otherwise every rank holds all state
   bool is_first_replica;  ///< first of the ranks that hold the same shards
   ModelView model;
   ModelView::Named mastered;  ///< parameters with master copies, see DistributedOptimizerOptions
