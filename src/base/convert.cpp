@@ -183,8 +183,6 @@ ConvertFunction find(DType from, DType to) {
 
 }  // namespace
 
-bool is_convertible(DType from, DType to) { return find(from, to) != nullptr; }
-
 void convert(DType from, const void* in, DType to, void* out, std::size_t count, double scale) {
   const ConvertFunction function = find(from, to);
   if (function == nullptr) {

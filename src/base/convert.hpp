@@ -6,10 +6,6 @@
 
 namespace kolo::base {
 
-/// Whether `convert` supports the pair: among floating types, and between any integer type and
-/// Int64.
-bool is_convertible(DType from, DType to);
-
 /// out[i] = in[i] * scale as type `to`, for `count` elements. The ranges may be equal if both
 /// types have the same size; otherwise they must not overlap. Buffers are aligned for their type.
 ///
@@ -17,7 +13,7 @@ bool is_convertible(DType from, DType to);
 /// nearest, ties to even. Overflow becomes infinity, NaN stays NaN. float64 becomes a 16-bit type
 /// by way of float32, as in PyTorch. Integers are multiplied in float64 and truncated toward zero,
 /// exactly if `scale` is 1; values beyond Int64 saturate, and narrowing keeps the low bits. Throws
-/// InvalidArgument if `is_convertible` is false.
+/// InvalidArgument for pairs that are neither floating types nor an integer type and Int64.
 void convert(DType from, const void* in, DType to, void* out, std::size_t count,
              double scale = 1.0);
 

@@ -106,7 +106,6 @@ TEST_P(ConvertTest, EveryHalf_IsExactInWiderTypes) {
 TEST_P(ConvertTest, EveryPairAndCount_ScalesAndStaysInBounds) {
   for (const DType from : kFloatingTypes) {
     for (const DType to : kFloatingTypes) {
-      ASSERT_TRUE(is_convertible(from, to));
       for (std::size_t count = 0; count <= 1100; count += count < 70 ? 1 : 103) {
         Buffer in(count * size_of(from));
         Buffer out((count + 8) * size_of(to), std::byte{0xA5});
@@ -181,10 +180,9 @@ TEST(ConvertIntegersTest, ExtremesAreExactAndSaturate) {
 
 TEST(ConvertErrorTest, OtherPairs_Throw) {
   std::int64_t value = 0;
-  EXPECT_FALSE(is_convertible(DType::Float32, DType::Int64));
-  EXPECT_FALSE(is_convertible(DType::Bool, DType::Float32));
-  EXPECT_FALSE(is_convertible(DType::Int8, DType::Int16));
   EXPECT_THROW(convert(DType::Float32, &value, DType::Int64, &value, 1), InvalidArgument);
+  EXPECT_THROW(convert(DType::Bool, &value, DType::Float32, &value, 1), InvalidArgument);
+  EXPECT_THROW(convert(DType::Int8, &value, DType::Int16, &value, 1), InvalidArgument);
 }
 
 }  // namespace kolo::base::convert_test
