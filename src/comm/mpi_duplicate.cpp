@@ -35,7 +35,7 @@ int rank_in(MPI_Comm communicator) {
 MpiComm duplicate(MPI_Comm original) {
   MPI_Comm copy = MPI_COMM_NULL;
   KOLO_MPI_TRY(MPI_Comm_split(original, 0, rank_in(original), &copy));
-  MpiComm owner = MpiComm::owning(copy, MPI_COMM_NULL);
+  MpiComm owner(copy);
   KOLO_MPI_TRY(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
   return owner;
 }

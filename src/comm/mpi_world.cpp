@@ -61,7 +61,7 @@ std::vector<CoreSet> gather_cores(MPI_Comm world, int size) {
 int find_node(MPI_Comm world, int rank) {
   MPI_Comm shared = MPI_COMM_NULL;
   KOLO_MPI_TRY(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
-  const MpiComm owner = MpiComm::owning(shared, MPI_COMM_NULL);
+  const MpiComm owner(shared);
   int node = rank;
   KOLO_MPI_TRY(MPI_Bcast(&node, 1, MPI_INT, 0, shared));
   return node;
