@@ -184,7 +184,7 @@ KoloCases::KoloCases(const Options& options)
 void KoloCases::make_staging() {
   if (!config_.shared_memory) {
     why_no_window_ = "KOLO_SHARED_MEMORY is off";
-  } else if (!world_->topology().is_single_node()) {
+  } else if (world_->topology().local_size < world_->topology().size) {
     why_no_window_ = "the ranks are on several nodes";
   } else if (runtime_.size() > 1) {
     try {

@@ -66,11 +66,6 @@ bool Topology::is_homogeneous() const {
   return true;
 }
 
-bool Topology::is_single_node() const {
-  return std::all_of(node_of_rank.begin(), node_of_rank.end(),
-                     [&](int node) { return node == node_of_rank.front(); });
-}
-
 Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
   Topology topology;
   topology.rank = rank;

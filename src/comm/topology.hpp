@@ -35,8 +35,6 @@ struct Topology {
 
   /// Whether every node has the same number of ranks.
   bool is_homogeneous() const;
-  /// Whether all ranks share one node.
-  bool is_single_node() const;
 
   /// Computes all fields from the node of every rank.
   static Topology from_nodes(int rank, std::vector<int> node_of_rank);

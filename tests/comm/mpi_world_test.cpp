@@ -47,8 +47,8 @@ TEST(MpiWorldTest, RanksOfOneMachine_ShareANode) {
   const comm::Topology& topology = world.topology();
   EXPECT_EQ(topology.rank, rank());
   EXPECT_EQ(topology.size, size());
-  EXPECT_TRUE(topology.is_single_node());
   EXPECT_EQ(topology.local_rank, rank());
+  EXPECT_EQ(topology.local_size, size());
   EXPECT_TRUE(world.dead_peers().empty());
 }
 
@@ -72,7 +72,6 @@ TEST(MpiWorldTest, FakeNodes_AreContiguousBlocks) {
   config.fake_nodes = 2;
   comm::MpiWorld world(config);
   EXPECT_EQ(world.topology().node_of_rank, comm::contiguous_nodes(size(), 2));
-  EXPECT_EQ(world.topology().is_single_node(), size() == 1);
 }
 
 TEST(MpiWorldTest, Channels_EndWithTheTagsOfMpi) {

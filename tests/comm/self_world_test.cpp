@@ -24,7 +24,6 @@ INSTANTIATE_TYPED_TEST_SUITE_P(Self, WindowContract, SelfRanks);
 TEST(SelfWorldTest, SelfWorld_HasOneRank) {
   comm::SelfWorld world;
   EXPECT_EQ(world.topology().size, 1);
-  EXPECT_TRUE(world.topology().is_single_node());
   EXPECT_TRUE(world.topology().is_homogeneous());
   EXPECT_TRUE(world.dead_peers().empty());
 }

@@ -52,7 +52,6 @@ TEST(TopologyTest, UnevenInterleavedNodes_HaveLocalAndCrossRanks) {
     EXPECT_EQ(topology.cross_rank, row.cross_rank) << "rank " << rank;
     EXPECT_EQ(topology.cross_size, row.cross_size) << "rank " << rank;
     EXPECT_FALSE(topology.is_homogeneous());
-    EXPECT_FALSE(topology.is_single_node());
   }
 }
 
@@ -60,8 +59,6 @@ TEST(TopologyTest, Homogeneous_MeansEquallyManyRanksPerNode) {
   EXPECT_TRUE(Topology::from_nodes(0, {0, 0, 0}).is_homogeneous());
   EXPECT_TRUE(Topology::from_nodes(0, {0, 1, 1, 0}).is_homogeneous());
   EXPECT_FALSE(Topology::from_nodes(0, {0, 0, 1}).is_homogeneous());
-  EXPECT_TRUE(Topology::from_nodes(2, {5, 5, 5}).is_single_node());
-  EXPECT_TRUE(Topology().is_single_node());
 }
 
 TEST(TopologyTest, ContiguousNodes_DifferByOneRankAtMost) {
