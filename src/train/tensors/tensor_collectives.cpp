@@ -513,18 +513,10 @@ std::string problem_with(const at::Tensor& tensor, const AllreduceOptions& optio
   return {};
 }
 
-/// Gathers the rows of a tensor, which the operation keeps alive, into `output`.
-void add_gather(Operation& operation, const at::Tensor& input,
-                const std::shared_ptr<at::Tensor>& output) {
-  const AllocateRows allocate = [output, shape = input.sizes().vec(), options = input.options(),
-                                 stream = ProgramStream::current(input.device())](
-                                    const std::vector<std::int64_t>& rows) mutable {
-    const auto guard = stream.make_current();
-    shape.front() = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-    *output = at::empty(shape, options);
-    return output->data_ptr();
-  };
-  runtime::add_rows(operation, train::view_of(input, "sparse_allreduce"), allocate);
+/// Gathers the rows of a tensor, which the operation keeps alive.
+void add_gather(Operation& operation, const at::Tensor& input, Received place) {
+  runtime::add_rows(operation, train::view_of(input, "sparse_allreduce"),
+                    allocate_in(std::move(place), input));
 }
 
 /// Adds two gathers without data. The first gathers no rows of `shape`, so all ranks must agree on
@@ -543,8 +535,8 @@ void add_agreement(Operation& operation, std::vector<std::int64_t> shape, Device
 
 struct Gathered {
   std::shared_ptr<std::int64_t> ranks = std::make_shared<std::int64_t>();
-  std::shared_ptr<at::Tensor> indices = std::make_shared<at::Tensor>();
-  std::shared_ptr<at::Tensor> values = std::make_shared<at::Tensor>();
+  Received indices = std::make_shared<AlltoallResult>();
+  Received values = std::make_shared<AlltoallResult>();
 };
 
 }  // namespace
@@ -580,8 +572,8 @@ TensorHandle sparse_allreduce_async(const at::Tensor& tensor, const AllreduceOpt
       const bool is_world = options.join_divisor == JoinDivisor::World;
       factor /= static_cast<double>(is_world ? size : *all.ranks);
     }
-    if (factor != 1.0) all.values->mul_(factor);
-    return at::sparse_coo_tensor(all.indices->t(), *all.values, shape);
+    if (factor != 1.0) all.values->output.mul_(factor);
+    return at::sparse_coo_tensor(all.indices->output.t(), all.values->output, shape);
   };
   Handle handle = runtime::submit(std::move(submission));
   return {std::move(handle), train::after_operation({values}, std::move(finish))};
