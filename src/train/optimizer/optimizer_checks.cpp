@@ -20,7 +20,7 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
   try {
     compression.codec = options.process_set->engine()->codec_named(options.compression.name());
   } catch (const InvalidArgument&) {
-    // problem_with_compression() reports this on all ranks.
+    // problem_with() reports this on all ranks.
   }
   if (options.shard == Shard::None) {
     compression.scope = options.compression_scope;
@@ -32,31 +32,24 @@ GradientCompression compression_of(const DistributedOptimizerOptions& options) {
   return compression;
 }
 
+namespace {
+
 std::string problem_with_compression(const DistributedOptimizerOptions& options) {
+  runtime::Request request;
+  request.op = options.op;
+  request.compression = options.compression.name();
+  request.compression_scope = options.compression_scope;
   try {
-    const Codec* const codec =
-        options.process_set->engine()->codec_named(options.compression.name());
-    if (codec == nullptr || options.op != ReduceOp::Adasum) return {};
+    options.process_set->engine()->check(request);
   } catch (const InvalidArgument& error) {
     return error.what();
   }
-  return "compression is " + std::string(options.compression.name()) +
-         ", which is for Average and Sum, not Adasum. Use none, fp16 or bf16.";
-}
-
-std::string problem_with_compression_scope(const DistributedOptimizerOptions& options) {
-  const std::string scope = "compression_scope is BetweenNodes, ";
   if (options.compression_scope == CompressionScope::Everywhere) return {};
-  if (options.op == ReduceOp::Adasum) {
-    return scope + "which is for Average and Sum, not Adasum. Use Everywhere.";
-  }
   if (options.shard == Shard::None || options.shard_scope == ShardScope::Node) return {};
-  return scope + "and shard = " + std::string(name_of(*options.shard)) +
+  return "compression_scope is BetweenNodes, and shard = " + std::string(name_of(*options.shard)) +
          " with shard_scope = World scatters gradients over all ranks at once, without regard to "
          "nodes. Use shard_scope = Node, shard = none, or compression_scope = Everywhere.";
 }
-
-namespace {
 
 std::string problem_with_scales(const DistributedOptimizerOptions& options) {
   if (options.op != ReduceOp::Average && options.op != ReduceOp::Sum &&
@@ -194,9 +187,8 @@ std::string problem_with(WrappedOptimizer& optimizer,
   for (const std::string& problem :
        {problem_with_process_set(options), optimizer.problem(options), problem_with_scales(options),
         problem_with_local_sgd(options), problem_with_precision(options),
-        problem_with_compression(options), problem_with_compression_scope(options),
-        problem_with_groups(optimizer, options), problem_with_names(names),
-        problem_with_sharding(optimizer, options)}) {
+        problem_with_compression(options), problem_with_groups(optimizer, options),
+        problem_with_names(names), problem_with_sharding(optimizer, options)}) {
     if (!problem.empty()) return problem;
   }
   return {};

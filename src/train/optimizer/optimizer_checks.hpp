@@ -12,12 +12,6 @@ namespace kolo::train {
 /// codec.
 GradientCompression compression_of(const DistributedOptimizerOptions& options);
 
-/// The problem with the options' compression, and what to do; empty if there is none.
-std::string problem_with_compression(const DistributedOptimizerOptions& options);
-/// The problem with the options' compression scope, which also concerns compressors; empty if
-/// there is none.
-std::string problem_with_compression_scope(const DistributedOptimizerOptions& options);
-
 /// The problem with this rank's arguments to a DistributedOptimizer, and what to do; empty if there
 /// is none.
 std::string problem_with(WrappedOptimizer& optimizer,

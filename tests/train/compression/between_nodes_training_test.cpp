@@ -214,7 +214,7 @@ TEST_P(BetweenNodesTrainingTest, UnsuitableOptions_AreRefusedOnAllRanks) {
     }
   }
   expect_contains(text_of(between_nodes(Compression::fp16(), ReduceOp::Adasum)),
-                  "BetweenNodes, which is for Average and Sum, not Adasum");
+                  "BetweenNodes is for Average and Sum, not Adasum");
   if (size() == 1) GTEST_SKIP() << "the rest: one rank differs from nobody";
   DistributedOptimizer::Options options = between_nodes(Compression::int8());
   if (is_last()) options.compression_scope = CompressionScope::Everywhere;
