@@ -30,7 +30,7 @@ void refuse_for_absent(const DataPath& path, const Request& request, const Bits&
                          describe(request) + " on process set " + path.name + ": " + why}};
   };
   absent.for_each([&](int rank) {
-    const std::string who = "rank " + std::to_string(path.world_rank(rank));
+    const std::string who = path.rank_text(rank);
     if (request.collective == Collective::Broadcast && path.world_rank(rank) == request.root) {
       refuse("the root " + who + " has joined and has nothing to send. Choose one that has not.");
     }
@@ -58,10 +58,9 @@ Task refuse_rows_for_absent(const DataPath& path, const Request& request,
   for (std::size_t rank = 0; rank < senders.size(); ++rank) {
     if (senders[rank] == 0) continue;
     throw AgreedFailure{{ErrorKind::InvalidArgument,
-                         describe(request) + " on process set " + path.name + ": rank " +
-                             std::to_string(path.world_rank(static_cast<int>(senders[rank]) - 1)) +
-                             " sends rows to rank " +
-                             std::to_string(path.world_rank(static_cast<int>(rank))) +
+                         describe(request) + " on process set " + path.name + ": " +
+                             path.rank_text(static_cast<int>(senders[rank]) - 1) +
+                             " sends rows to " + path.rank_text(static_cast<int>(rank)) +
                              ", which has joined. Send none to ranks that have."}};
   }
 }

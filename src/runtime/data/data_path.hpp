@@ -53,6 +53,8 @@ struct DataPath {
   void release();
 
   int world_rank(int rank) const { return world_ranks[static_cast<std::size_t>(rank)]; }
+  /// For error texts, which count in the world: "rank 3".
+  std::string rank_text(int rank) const { return "rank " + std::to_string(world_rank(rank)); }
 
   /// How long a rank may be silent: KOLO_LOST_AFTER; the maximum duration if that is 0.
   std::chrono::nanoseconds longest_silence() const {

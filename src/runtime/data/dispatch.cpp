@@ -43,8 +43,8 @@ struct Dispatched {
   }
 
   std::string captured_on(int rank) const {
-    return describe(operation.request) + " on process set " + path.name + ": its stream on rank " +
-           std::to_string(path.world_rank(rank)) +
+    return describe(operation.request) + " on process set " + path.name + ": its stream on " +
+           path.rank_text(rank) +
            " is being captured into a CUDA graph since it was called. Wait for it before the "
            "capture.";
   }

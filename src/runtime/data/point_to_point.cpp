@@ -151,7 +151,7 @@ std::optional<PointToPoint::Arrival> PointToPoint::take_next() {
   if (bytes.size() < sizeof(Header) || header.kind > Kind::Taken || header.dtype >= kDTypeCount ||
       arrival.data.size() != expected || (header.kind == Kind::Taken && !closed_)) {
     throw BackendError("a message of " + std::to_string(bytes.size()) + " bytes from " +
-                       rank_text(sender) + " of process set " + path_.name +
+                       path_.rank_text(sender) + " of process set " + path_.name +
                        " is damaged, or from another version of Kolo");
   }
   incoming_.reset();
@@ -340,7 +340,7 @@ void PointToPoint::take_back(const Arrival& gone) {
   // The next message is for a receive that was posted later, and has it already.
   end(moving_, message,
       Failure{ErrorKind::Timeout,
-              about(*message->operation) + rank_text(sender) +
+              about(*message->operation) + path_.rank_text(sender) +
                   " gave up the message that it takes, after a later receive had taken the next. "
                   "Raise the timeout of the send (KOLO_TIMEOUT, MessageOptions::timeout)."});
 }
@@ -473,16 +473,17 @@ Failure PointToPoint::mismatch(const Message& message, int peer, const Header& t
   const Operation& operation = *message.operation;
   const Header own = header_of(operation);
   const bool sends = is_send(message);
-  return {ErrorKind::Mismatch,
-          about(operation) + rank_text(communicator_->rank()) + (sends ? " sends " : " receives ") +
-              text_of_size(own.bytes, own.dtype) + ", " + rank_text(peer) +
-              (sends ? " receives " : " sends ") + text_of_size(theirs.bytes, theirs.dtype) +
-              " with tag " + std::to_string(own.tag) + ". Send and receive the same."};
+  return {ErrorKind::Mismatch, about(operation) + path_.rank_text(communicator_->rank()) +
+                                   (sends ? " sends " : " receives ") +
+                                   text_of_size(own.bytes, own.dtype) + ", " +
+                                   path_.rank_text(peer) + (sends ? " receives " : " sends ") +
+                                   text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
+                                   std::to_string(own.tag) + ". Send and receive the same."};
 }
 
 std::string PointToPoint::what_is_missing(const Operation& operation) const {
   const auto& [peer, tag, sender] = operation.message;
-  const std::string rank = peer == kFromAny ? "any rank" : rank_text(peer);
+  const std::string rank = peer == kFromAny ? "any rank" : path_.rank_text(peer);
   const std::string with_tag = "tag " + std::to_string(tag);
   return operation.request.collective == Collective::Send
              ? rank + " has posted no receive for " + with_tag
@@ -491,10 +492,6 @@ std::string PointToPoint::what_is_missing(const Operation& operation) const {
 
 std::string PointToPoint::about(const Operation& operation) const {
   return describe(operation.request) + " on process set " + path_.name + ": ";
-}
-
-std::string PointToPoint::rank_text(int rank) const {
-  return "rank " + std::to_string(path_.world_rank(rank));
 }
 
 }  // namespace kolo::runtime

@@ -178,7 +178,6 @@ class PointToPoint {
   Failure mismatch(const Message& message, int peer, const Header& theirs) const;
   std::string what_is_missing(const Operation& operation) const;
   std::string about(const Operation& operation) const;
-  std::string rank_text(int rank) const;
 
   const DataPath& path_;
   const std::unique_ptr<Communicator> communicator_;  // before its transfers

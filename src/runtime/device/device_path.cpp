@@ -74,9 +74,9 @@ Task DeviceStaging::grow(std::size_t needed) {
     if (bytes > needed) continue;
     const auto rank = static_cast<int>(least - all.begin());
     throw AgreedFailure{
-        {ErrorKind::Backend, "process set " + path_.name + ": the GPU of rank " +
-                                 std::to_string(path_.world_rank(rank)) + " has no room for " +
-                                 std::to_string(bytes) + " bytes, in which tensors are packed" +
+        {ErrorKind::Backend, "process set " + path_.name + ": the GPU of " + path_.rank_text(rank) +
+                                 " has no room for " + std::to_string(bytes) +
+                                 " bytes, in which tensors are packed" +
                                  (rank == path_.communicator->rank() ? " (" + problem + ")" : "") +
                                  ". Leave some memory free on each GPU."}};
   }

@@ -686,7 +686,7 @@ void Engine::report_loss(const ControlPlane::Loss& loss) {
   };
   for (const auto& [use, operation] : operations_) look(*operation);
   executor_.for_each(look);
-  const std::string ending = "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how;
+  const std::string ending = data_.rank_text(loss.rank) + " " + loss.how;
   const std::string set = "process set " + data_.name + ": " + ending;
   insight_->report(first != nullptr ? what_of(*first) + " on " + set : set,
                    first != nullptr ? ending : set);
@@ -714,7 +714,7 @@ void Engine::declare_lost(const ControlPlane::Loss& loss) {
   if (order_ != nullptr) order_->give_up();
   const auto now = Clock::now();
   note_pending(now, Clock::duration{0});
-  const std::string what = "rank " + std::to_string(world_rank(loss.rank)) + " " + loss.how;
+  const std::string what = data_.rank_text(loss.rank) + " " + loss.how;
   executor_.abort(what);
   insight_->note({{loss.kind, what}, world_rank(loss.rank), insight::time_of(now)});
   end_stopped_batches(now);
@@ -756,8 +756,8 @@ void Engine::fail(const std::string& how) {
 
 std::exception_ptr Engine::loss_error(const Operation& operation,
                                       const ControlPlane::Loss& loss) const {
-  return to_exception({loss.kind, what_of(operation) + " on process set " + data_.name + ": rank " +
-                                      std::to_string(world_rank(loss.rank)) + " " + loss.how});
+  return to_exception({loss.kind, what_of(operation) + " on process set " + data_.name + ": " +
+                                      data_.rank_text(loss.rank) + " " + loss.how});
 }
 
 std::optional<ControlPlane::Loss> Engine::loss() {
@@ -800,7 +800,7 @@ void Engine::publish_end(const std::string& how) {
   }
   if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
     control_->publish_lost({rank(), how});
-  insight_->note({{ErrorKind::PeerLost, "rank " + std::to_string(world_rank(rank_)) + " " + how},
+  insight_->note({{ErrorKind::PeerLost, data_.rank_text(rank_) + " " + how},
                   world_rank(rank_),
                   insight::time_of(Clock::now())},
                  /*is_last=*/true);

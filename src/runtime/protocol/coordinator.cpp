@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "base/text.hpp"
 
 namespace kolo::runtime {
 
@@ -474,27 +475,27 @@ void Coordinator::next_exchange() {
   silent_since_ = kNever;
 }
 
-std::string Coordinator::world_rank(int rank) const {
-  return std::to_string(options_.set.world_ranks[static_cast<std::size_t>(rank)]);
+std::string Coordinator::rank_text(int rank) const {
+  return list_world_ranks({rank}, options_.set.world_ranks);
 }
 
 // --- the end: a shutdown or a loss ---
 
 void Coordinator::on_lost(int rank, const std::string& how, ErrorKind kind) {
   if (closed_) return;
-  close(kind, "rank " + world_rank(rank) + " " + how);
+  close(kind, rank_text(rank) + " " + how);
 }
 
 std::string Coordinator::describe_shutdown(const Header& merged) const {
   constexpr const char* kWhen = " before all ranks had submitted it";
   if (merged.thrower_rank) {  // the others may shut down because it does
-    return "rank " + world_rank(*merged.thrower_rank) +
+    return rank_text(*merged.thrower_rank) +
            " left the scope of its kolo::Runtime by an exception" + kWhen +
            ". See what that rank wrote; an exception that nothing catches arrives here with its "
            "text.";
   }
   const bool is_world = options_.set.name == "world";
-  return "rank " + world_rank(*merged.shutdown_rank) +
+  return rank_text(*merged.shutdown_rank) +
          (is_world ? " shut Kolo down" : " shut Kolo down or removed the set") + kWhen;
 }
 

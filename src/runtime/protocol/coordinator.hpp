@@ -301,7 +301,7 @@ class Coordinator {
   void complete_join();
   void next_exchange();
   int size() const { return static_cast<int>(options_.set.world_ranks.size()); }
-  std::string world_rank(int rank) const;
+  std::string rank_text(int rank) const;
 
   // Negotiation.
   void begin_negotiation(const Header& merged);
