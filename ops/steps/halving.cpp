@@ -90,21 +90,6 @@ Task Halving::reduce() {
   }
 }
 
-Task Halving::gather() {
-  const std::byte* whole = work_;
-  for (int distance = 1; distance < cores_.count() && !cores_.is_folded(); distance *= 2) {
-    const int first = cores_.own() & ~(distance - 1);
-    co_await exchange(call_, cores_.rank_of(cores_.own() ^ distance),
-                      bytes_of(call_, whole, blocks(first, distance)),
-                      bytes_of(call_, work_, blocks(first ^ distance, distance)));
-  }
-  if (cores_.is_folded()) {
-    co_await exchange(call_, cores_.partner(), {}, bytes_of(call_, work_, all()));
-  } else if (cores_.is_paired()) {
-    co_await exchange(call_, cores_.partner(), bytes_of(call_, whole, all()), {});
-  }
-}
-
 Range Halving::blocks(int first, int count) const {
   const Range& front = blocks_[static_cast<std::size_t>(first)];
   const Range& back = blocks_[static_cast<std::size_t>(first + count - 1)];

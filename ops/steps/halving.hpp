@@ -60,9 +60,6 @@ class Halving {
   /// Leaves the sum of this core's block in `work`, and nothing on a folded rank. Not for a single
   /// rank.
   Task reduce();
-  /// Gathers the blocks by recursive doubling: at every step a core exchanges all its blocks with a
-  /// peer. Completes `work` on all ranks, folded ones too.
-  Task gather();
 
  private:
   Range blocks(int first, int count) const;
