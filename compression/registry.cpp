@@ -34,17 +34,8 @@ Registry::Registry() : compressors_{&none(), &fp16(), &bf16()} {
   for (const auto codec : kCodecs) codecs_.push_back(&codec());
 }
 
-void Registry::add(const Compressor& compressor) {
-  require_free(compressor.name());
-  compressors_.push_back(&compressor);
-}
-
-void Registry::add(const Codec& codec) {
-  require_free(codec.name());
-  codecs_.push_back(&codec);
-}
-
-void Registry::require_free(std::string_view name) const {
+void Registry::add(const Codec& added) {
+  const std::string_view name = added.name();
   if (name.empty()) throw InvalidArgument("compression: the name must not be empty");
   const std::string what = "compression \"" + std::string(name) + "\": ";
   if (name.find(':') != name.npos) throw InvalidArgument(what + "a name must not have a colon");
@@ -53,6 +44,7 @@ void Registry::require_free(std::string_view name) const {
   if (is_sparse || find_by_name(compressors_, name) || find_by_name(codecs_, name)) {
     throw InvalidArgument(what + "the name is taken; choose another one");
   }
+  codecs_.push_back(&added);
 }
 
 const Compressor& Registry::find(std::string_view name) const {

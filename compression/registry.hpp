@@ -31,10 +31,9 @@ class Registry {
   /// With the built-in ones.
   Registry();
 
-  /// Adds a user's compressor or codec, which must outlive the registry. Throws InvalidArgument for
-  /// a name that is taken, is empty or has a colon.
-  void add(const Compressor& compressor);
-  void add(const Codec& codec);
+  /// Adds a user's codec, which must outlive the registry. Throws InvalidArgument for a name that
+  /// is taken, is empty or has a colon.
+  void add(const Codec& added);
 
   /// The compressor of that name; none() for the name of a codec. Throws InvalidArgument, naming
   /// the choices, if there is neither.
@@ -48,10 +47,9 @@ class Registry {
   std::vector<std::string> names() const;
 
  private:
-  void require_free(std::string_view name) const;
   const Codec* make_with_fraction(std::string_view name) const;
 
-  std::vector<const Compressor*> compressors_;
+  const std::vector<const Compressor*> compressors_;
   std::vector<const Codec*> codecs_;
   mutable Mutex mutex_;
   mutable std::vector<std::unique_ptr<const Codec>> with_fraction_ KOLO_GUARDED_BY(mutex_);

@@ -116,8 +116,8 @@ TEST(CompressionRegistryTest, NamesOfTheOptions_AreFound) {
   EXPECT_EQ(&registry.find(Compression::bf16().name()), &bf16());
 }
 
-TEST(CompressionRegistryTest, UnknownAndDuplicateNames_AreErrors) {
-  Registry registry;
+TEST(CompressionRegistryTest, UnknownNames_AreErrors) {
+  const Registry registry;
   try {
     registry.find("int7");
     FAIL() << "no exception";
@@ -127,7 +127,6 @@ TEST(CompressionRegistryTest, UnknownAndDuplicateNames_AreErrors) {
       EXPECT_NE(text.find(name), std::string::npos) << text;
     }
   }
-  EXPECT_THROW(registry.add(fp16()), InvalidArgument);
 }
 
 }  // namespace kolo::compression::compressors_test
