@@ -4,7 +4,6 @@
 // bytes, which is 25.6 times as long. Error: up to the largest magnitude, so error feedback is
 // needed. A NaN or an infinity makes the mean of its sign NaN or infinite. State: none.
 #include <array>
-#include <cstdint>
 #include <cstring>
 
 #include "compression/registry.hpp"

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstddef>
 #include <string>
-#include <utility>
 
 #include "kolo/compression.hpp"
 #include "kolo/error.hpp"

@@ -32,7 +32,6 @@
 #include "ops/select.hpp"
 #include "ops/steps/messages.hpp"
 #include "ops/steps/nodes.hpp"
-#include "ops/steps/piecewise.hpp"
 
 namespace kolo::ops {
 namespace {

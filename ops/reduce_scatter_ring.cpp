@@ -33,7 +33,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "ops/algorithms.hpp"

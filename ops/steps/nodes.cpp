@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kolo/error.hpp"
-#include "ops/kernels/kernels.hpp"
 #include "ops/kernels/pieces.hpp"
 
 namespace kolo::ops {

@@ -1,11 +1,9 @@
 #include "comm/start_watch.hpp"
 
-#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <stop_token>
 #include <sys/socket.h>
 #include <sys/un.h>

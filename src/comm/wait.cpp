@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

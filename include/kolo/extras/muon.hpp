@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>

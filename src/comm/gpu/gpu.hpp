@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "kolo/communicator.hpp"
 #include "kolo/dtype.hpp"

@@ -1,7 +1,5 @@
 #include "kolo/extras/distributed_sampler.hpp"
 
-#include <utility>
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/serialize/archive.h>
 

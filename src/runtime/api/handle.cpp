@@ -1,6 +1,5 @@
 #include "kolo/handle.hpp"
 
-#include <exception>
 #include <utility>
 
 #include "base/deadline.hpp"

@@ -1,6 +1,5 @@
 #include "kolo/shared_buffer.hpp"
 
-#include <cstdint>
 #include <cstring>
 #include <new>
 #include <string>

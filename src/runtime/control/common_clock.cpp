@@ -1,6 +1,5 @@
 #include "runtime/control/common_clock.hpp"
 
-#include <algorithm>
 #include <random>
 #include <span>
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "base/convert.hpp"
 #include "ops/algorithms.hpp"

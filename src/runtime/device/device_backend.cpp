@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "comm/gpu/gpu.hpp"
-#include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
 #include "runtime/data/data_path.hpp"

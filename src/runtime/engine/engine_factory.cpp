@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "base/deadline.hpp"

@@ -7,7 +7,6 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>

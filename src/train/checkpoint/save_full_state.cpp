@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -16,7 +15,6 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "train/checkpoint/saved_state.hpp"
-#include "train/tensors/parameter_storage.hpp"
 #include "train/tensors/tensor_collectives.hpp"
 #include "train/tensors/tensor_memory.hpp"
 

@@ -1,7 +1,6 @@
 #include "train/checkpoint/saved_state.hpp"
 
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <unordered_set>
 #include <variant>

@@ -1,7 +1,6 @@
 #include "train/checkpoint/training_details.hpp"
 
 #include <cmath>
-#include <utility>
 
 #include "checkpoint/untrusted_text.hpp"
 #include "kolo/error.hpp"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <sstream>
-#include <string>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>

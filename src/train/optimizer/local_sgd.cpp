@@ -1,6 +1,5 @@
 #include "train/optimizer/local_sgd.hpp"
 
-#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <exception>
-#include <optional>
 #include <utility>
 #include <vector>
 
