@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/gpu_ranks.hpp"
+#include "support/gpu/scalar.hpp"
 
 namespace kolo::test::fake_gpu_memory_test {
 
@@ -23,7 +24,7 @@ TEST(FakeGpuMemoryTest, OperationsUseTheMemoryOfTheirOwnGpu) {
       return;
     }
     const auto fill = [&](std::byte* to, std::size_t count) {
-      self.gpu.fill(to, count, DType::Float32, comm::scalar_of(DType::Float32, 7), nullptr);
+      self.gpu.fill(to, count, DType::Float32, scalar_of(DType::Float32, 7), nullptr);
     };
     fill(reinterpret_cast<std::byte*>(on_the_host.data()), 4);
     fill(others.get_future().get(), 4);
@@ -56,7 +57,7 @@ TEST(FakeGpuMemoryTest, InPlaceIsInOnePlace) {
 TEST(FakeGpuMemoryTest, AHostThatDoesNotWaitSeesOldValues) {
   const auto hazards = run_on_gpus(1, [&](const GpuRank& self) {
     DeviceArray<float> array(self, {1});
-    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 2), nullptr);
+    self.gpu.fill(array.data(), 1, DType::Float32, scalar_of(DType::Float32, 2), nullptr);
     EXPECT_EQ(array.get(), std::vector<float>{1});
     self.hub.synchronize(0, nullptr);
     EXPECT_EQ(array.get(), std::vector<float>{2});

@@ -12,6 +12,7 @@
 
 #include "comm/gpu_ranks.hpp"
 #include "kolo/error.hpp"
+#include "support/gpu/scalar.hpp"
 
 namespace kolo::test::fake_gpu_test {
 
@@ -32,7 +33,7 @@ TEST(FakeGpuFaultsTest, AbortDropsPendingWorkAndTheStreamContinues) {
                                    nullptr);
     };
     if (self.rank != 0) reduce();  // rank 0 never calls it
-    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5), nullptr);
+    self.gpu.fill(array.data(), 1, DType::Float32, scalar_of(DType::Float32, 5), nullptr);
     self.communicator.abort("rank 3 died");
     self.communicator.abort("another reason");
     self.hub.synchronize(self.rank, nullptr);
@@ -179,8 +180,7 @@ TEST(FakeGpuTest, StreamsAndEventsAreKnownWhileTheyLive) {
     const auto* const given_up_stream = stream.get();
     const auto* const given_up_event = event.get();
     DeviceArray<float> array(self, 1);
-    self.gpu.fill(array.data(), 1, DType::Float32, comm::scalar_of(DType::Float32, 5),
-                  stream.get());
+    self.gpu.fill(array.data(), 1, DType::Float32, scalar_of(DType::Float32, 5), stream.get());
     self.gpu.record(event.get(), stream.get());
     self.gpu.wait(nullptr, event.get());
     stream.reset();

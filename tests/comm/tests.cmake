@@ -2,7 +2,6 @@ kolo_add_test(comm_test SOURCES
   ops/convert_table_test.cpp
   comm/fake_world_test.cpp
   comm/peer_liveness_test.cpp
-  comm/scalar_test.cpp
   comm/self_world_test.cpp
   comm/shared_segment_test.cpp
   comm/topology_test.cpp

@@ -13,6 +13,7 @@
 #include "gpu/cuda_gpu_fixture.hpp"
 #include "gpu/device_copy.hpp"
 #include "kolo/error.hpp"
+#include "support/gpu/scalar.hpp"
 
 namespace kolo::comm::cuda_gpu_test {
 
@@ -40,7 +41,8 @@ TEST_F(CudaGpuTest, EventsPassInTheOrderOfTheStream) {
   const auto memory = gpu_->allocate(kBytes);
   const auto other = gpu_->make_stream();
   const auto fill = [&](const auto& stream, int value) {
-    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, value), stream.get());
+    gpu_->fill(memory.get(), kBytes, DType::UInt8, test::scalar_of(DType::UInt8, value),
+               stream.get());
   };
   const auto first = gpu_->make_event();
   const auto second = gpu_->make_event();
@@ -72,7 +74,7 @@ TEST_F(CudaGpuTest, TimersMeasureTheWorkBetweenThem) {
   const auto middle = gpu_->make_timer();
   const auto last = gpu_->make_timer();
   for (const auto& timer : {first, middle, last}) {
-    gpu_->fill(memory.get(), kBytes, DType::UInt8, scalar_of(DType::UInt8, 1), stream_.get());
+    gpu_->fill(memory.get(), kBytes, DType::UInt8, test::scalar_of(DType::UInt8, 1), stream_.get());
     gpu_->record(timer.get(), stream_.get());
   }
   synchronize();
@@ -121,7 +123,8 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndReleaseWhatAnotherMade) {
   auto memory = gpu_->allocate(4096);
   std::thread([&, stream = std::move(stream_)]() mutable {
     const auto event = gpu_->make_event();
-    gpu_->fill(memory.get(), 1024, DType::Float32, scalar_of(DType::Float32, 1), stream.get());
+    gpu_->fill(memory.get(), 1024, DType::Float32, test::scalar_of(DType::Float32, 1),
+               stream.get());
     gpu_->record(event.get(), stream.get());
     while (!gpu_->has_passed(event.get())) {
     }
@@ -135,7 +138,7 @@ TEST_F(CudaGpuTest, AnyThreadMayUseAndReleaseWhatAnotherMade) {
   EXPECT_EQ(stream_, nullptr);
   stream_ = gpu_->make_stream();
   memory = gpu_->allocate(4096);
-  gpu_->fill(memory.get(), 1024, DType::Float32, scalar_of(DType::Float32, 2), stream_.get());
+  gpu_->fill(memory.get(), 1024, DType::Float32, test::scalar_of(DType::Float32, 2), stream_.get());
   synchronize();
   float last = 0;
   test::copy_bytes(&last, memory.get() + 1023 * sizeof(float), 4);
@@ -153,7 +156,7 @@ TEST_F(CudaGpuTest, CaptureIsSeenAndNotBrokenByOtherThreads) {
   std::thread([&] {
     const auto event = gpu_->make_event();
     const auto memory = gpu_->allocate(64);
-    gpu_->fill(memory.get(), 16, DType::Float32, scalar_of(DType::Float32, 1), stream_.get());
+    gpu_->fill(memory.get(), 16, DType::Float32, test::scalar_of(DType::Float32, 1), stream_.get());
     gpu_->record(event.get(), stream_.get());
     while (!gpu_->has_passed(event.get())) {
     }

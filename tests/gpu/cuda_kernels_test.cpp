@@ -8,6 +8,7 @@
 #include "gpu/device_copy.hpp"
 #include "gpu/vector_cases.hpp"
 #include "kolo/error.hpp"
+#include "support/gpu/scalar.hpp"
 
 namespace kolo::comm::cuda_gpu_test {
 
@@ -74,9 +75,10 @@ TEST_F(CudaGpuTest, ConvertsMoreElementsThan32BitsCount) {
   if (free < 3 * kCount) GTEST_SKIP() << "less than 13 GB of the GPU's memory are free";
   const auto bytes = gpu_->allocate(2 * kCount);
   constexpr std::size_t kTail = kCount - 7;  // the rest is missed by a 32-bit count
-  gpu_->fill(bytes.get(), kTail, DType::Int8, scalar_of(DType::Int8, -3), stream_.get());
-  gpu_->fill(bytes.get() + kTail, 7, DType::Int8, scalar_of(DType::Int8, 5), stream_.get());
-  gpu_->fill(bytes.get() + kCount, kCount, DType::Int8, scalar_of(DType::Int8, 0), stream_.get());
+  gpu_->fill(bytes.get(), kTail, DType::Int8, test::scalar_of(DType::Int8, -3), stream_.get());
+  gpu_->fill(bytes.get() + kTail, 7, DType::Int8, test::scalar_of(DType::Int8, 5), stream_.get());
+  gpu_->fill(bytes.get() + kCount, kCount, DType::Int8, test::scalar_of(DType::Int8, 0),
+             stream_.get());
   const DeviceRun run{bytes.get(), bytes.get() + kCount, kCount};
   gpu_->convert({&run, 1}, {.from = DType::Int8, .to = DType::Int8, .factor = 2}, stream_.get());
   synchronize();
@@ -95,12 +97,13 @@ TEST_F(CudaGpuTest, FillsWithEveryType) {
     const auto dtype = static_cast<DType>(i);
     if (is_complex(dtype)) continue;  // passed as real and imaginary parts
     const std::size_t size = size_of(dtype);
-    const auto element = scalar_of(dtype, 77.5);
+    const auto element = test::scalar_of(dtype, 77.5);
     for (const std::size_t begin : {0u, 1u, 5u}) {
       std::vector<std::byte> expected((kCount + 16) * size, std::byte{0xA5});
       const auto memory = upload(expected);
-      gpu_->fill(memory.get() + begin * size, kCount, dtype, scalar_of(dtype, 77.5), stream_.get());
-      gpu_->fill(memory.get(), 0, dtype, scalar_of(dtype, 1), stream_.get());
+      gpu_->fill(memory.get() + begin * size, kCount, dtype, test::scalar_of(dtype, 77.5),
+                 stream_.get());
+      gpu_->fill(memory.get(), 0, dtype, test::scalar_of(dtype, 1), stream_.get());
       synchronize();
       for (std::size_t j = 0; j < kCount * size; ++j) {
         expected[begin * size + j] = element[j % size];
@@ -118,9 +121,9 @@ TEST_F(CudaGpuTest, RefusesWhatNoKernelDoesBeforeAnyLaunch) {
   EXPECT_THROW(
       gpu_->convert({&run, 1}, {.from = DType::Float32, .to = DType::Int32}, stream_.get()),
       InvalidArgument);
-  EXPECT_THROW(
-      gpu_->fill(memory.get() + 1, 3, DType::Float32, scalar_of(DType::Float32, 0), stream_.get()),
-      InvalidArgument);
+  EXPECT_THROW(gpu_->fill(memory.get() + 1, 3, DType::Float32, test::scalar_of(DType::Float32, 0),
+                          stream_.get()),
+               InvalidArgument);
   const DeviceVectors integers{memory.get(), DType::Int32, 3, 3, 1};
   const DeviceVectors misaligned{memory.get() + 1, DType::Float32, 3, 3, 1};
   for (const DeviceVectors& vectors : {integers, misaligned}) {

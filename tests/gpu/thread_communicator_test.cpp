@@ -16,6 +16,7 @@
 #include "gpu/thread_worlds.hpp"
 #include "kolo/error.hpp"
 #include "runtime/values.hpp"
+#include "support/gpu/scalar.hpp"
 
 namespace kolo::test::thread_communicator_test {
 
@@ -109,8 +110,8 @@ TEST_P(ThreadCommunicatorTest, LaunchesAreOrderedByStreamsAlone) {
     Tensor sums(kSteps * 7);  // seven elements of each step's result
     self.begin();
     const auto fill = [&](double value) {
-      self.gpu().fill(bytes_of(memory), count, DType::Float32,
-                      comm::scalar_of(DType::Float32, value), self.stream());
+      self.gpu().fill(bytes_of(memory), count, DType::Float32, scalar_of(DType::Float32, value),
+                      self.stream());
     };
     for (int step = 0; step < kSteps; ++step) {
       fill(self.rank() + step);

@@ -19,6 +19,7 @@
 #include "comm/gpu/cuda.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "kolo/error.hpp"
+#include "tests/support/gpu/scalar.hpp"
 
 namespace {
 
@@ -108,7 +109,7 @@ void measure(Gpu& gpu, int rounds) {
   const auto stream = gpu.make_stream();
   const auto from = gpu.allocate(room);
   const auto to = gpu.allocate(room);
-  gpu.fill(from.get(), room / sizeof(float), DType::Float32, scalar_of(DType::Float32, 1.1),
+  gpu.fill(from.get(), room / sizeof(float), DType::Float32, test::scalar_of(DType::Float32, 1.1),
            stream.get());
 
   std::vector<Case> cases;
