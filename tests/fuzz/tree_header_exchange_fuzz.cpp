@@ -25,7 +25,7 @@ using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
 using runtime::Heartbeat;
 using runtime::Left;
-using runtime::Lost;
+using runtime::LostRank;
 using runtime::Ping;
 using runtime::Tree;
 using runtime::TreeHeaderExchange;
@@ -91,7 +91,7 @@ class FuzzedExchange {
       case 0: return HeaderUp{take_header(source_.take<std::uint8_t>())};
       case 1: return HeaderDown{take_header(source_.take<std::uint8_t>())};
       case 2: return WakeUpRequest{source_.take<std::uint64_t>()};
-      case 3: return Lost{{source_.take<std::uint8_t>(), "hangs"}};
+      case 3: return LostRank{source_.take<std::uint8_t>(), "hangs"};
       case 4: return Left{};
       case 5: return Ping{};
       default: return Heartbeat{};
@@ -116,7 +116,7 @@ class FuzzedExchange {
     return 1;
   }
   static bool may_fail_to_send(const HeaderExchangeMessage& message) {
-    return std::holds_alternative<Lost>(message) || std::holds_alternative<Left>(message) ||
+    return std::holds_alternative<LostRank>(message) || std::holds_alternative<Left>(message) ||
            std::holds_alternative<Ping>(message) || std::holds_alternative<Heartbeat>(message);
   }
 

@@ -50,10 +50,10 @@ void read_all(WindowHeaderExchange& header_exchange) {
     }
   }
   try {
-    const auto loss = header_exchange.lost();
-    if (loss) {
-      require(loss->rank >= 0 && loss->rank < 2, "only ranks of the set are lost");
-      require(loss->how.size() < 1000, "a loss has a text that ends");
+    const auto lost = header_exchange.lost();
+    if (lost) {
+      require(lost->rank >= 0 && lost->rank < 2, "only ranks of the set are lost");
+      require(lost->how.size() < 1000, "a loss has a text that ends");
     }
   } catch (const BackendError&) {
   }

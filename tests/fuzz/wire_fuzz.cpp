@@ -25,7 +25,7 @@ using runtime::HeaderExchangeMessage;
 using runtime::HeaderUp;
 using runtime::Heartbeat;
 using runtime::Left;
-using runtime::Lost;
+using runtime::LostRank;
 using runtime::Ping;
 using runtime::Report;
 using runtime::Request;
@@ -85,7 +85,7 @@ std::vector<WireMessage> some_messages() {
           HeaderExchangeMessage{HeaderUp{some_header()}},
           HeaderExchangeMessage{HeaderDown{some_header()}},
           HeaderExchangeMessage{WakeUpRequest{5}},
-          HeaderExchangeMessage{Lost{{3, "died: its process has ended"}}},
+          HeaderExchangeMessage{LostRank{3, "died: its process has ended"}},
           HeaderExchangeMessage{Left{}},
           HeaderExchangeMessage{Ping{}},
           HeaderExchangeMessage{Heartbeat{}}};

@@ -260,9 +260,9 @@ class Runtime::Parts {
   std::exception_ptr end_of_a_member(const std::vector<int>& ranks, const std::string& what) {
     const std::shared_ptr<runtime::Engine> world = world_engine();
     const auto is_member = [&](int rank) { return std::ranges::find(ranks, rank) != ranks.end(); };
-    if (const auto loss = world->loss(); loss && is_member(loss->rank)) {
+    if (const auto lost = world->lost_rank(); lost && is_member(lost->rank)) {
       return to_exception(
-          {loss->kind, what + "rank " + std::to_string(loss->rank) + " " + loss->how});
+          {lost->kind, what + "rank " + std::to_string(lost->rank) + " " + lost->how});
     }
     for (const int rank : ranks) {
       if (!world->has_ended(rank)) continue;

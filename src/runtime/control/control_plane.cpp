@@ -144,7 +144,7 @@ ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
     by_messages_ = by_messages.get();
     header_exchange_ = std::move(by_messages);
   }
-  watch_.emplace(set, world, *header_exchange_, std::move(parts.report_loss));
+  watch_.emplace(set, world, *header_exchange_, std::move(parts.report_lost));
   if (by_messages_ != nullptr) {
     heartbeats_.emplace(communicator_->rank(), set, world.topology(), *by_messages_,
                         std::move(parts.heartbeats));
@@ -188,24 +188,23 @@ bool ControlPlane::end_exchange() {
   return true;
 }
 
-std::optional<ControlPlane::Loss> ControlPlane::check_for_loss(Clock::time_point now,
-                                                               bool needs_peers) {
-  if (auto loss = watch_->check(now, needs_peers)) return loss;
+std::optional<LostRank> ControlPlane::find_lost(Clock::time_point now, bool needs_peers) {
+  if (auto lost = watch_->check(now, needs_peers)) return lost;
   if (!heartbeats_ || has_left() || header_exchange_->lost()) return std::nullopt;
-  const std::optional<Loss> loss = heartbeats_->check(now);
-  return loss ? watch_->announce(*loss, now) : std::nullopt;
+  const std::optional<LostRank> lost = heartbeats_->check(now);
+  return lost ? watch_->announce(*lost, now) : std::nullopt;
 }
 
-void ControlPlane::declare_lost(const Loss& loss) {
+void ControlPlane::declare_lost(const LostRank& lost) {
   heartbeats_.reset();
   try {
-    header_exchange_->publish_lost(loss);
+    header_exchange_->publish_lost(lost);
   } catch (...) {  // a message to a rank that cannot be reached either
     KOLO_LOG(Warn) << "process set " << set_.name
                    << ": cannot tell all ranks: " << text_of_current_exception();
   }
-  watch_->report(loss);
-  coordinator_.on_lost(loss.rank, loss.how, loss.kind);
+  watch_->report(lost);
+  coordinator_.on_lost(lost.rank, lost.how, lost.kind);
 }
 
 void ControlPlane::leave() {

@@ -74,15 +74,14 @@ class ControlMailbox {
 class ControlPlane {
  public:
   using Clock = std::chrono::steady_clock;
-  using Loss = HeaderExchange::Loss;
 
   struct Parts {
-    std::unique_ptr<Communicator> communicator{};  ///< among the members
-    std::shared_ptr<SharedWindow> window{};        ///< null: headers are sent as messages
-    std::unique_ptr<Communicator> heartbeats{};    ///< between nodes, for HeartbeatThread
-    std::chrono::nanoseconds to_world_clock{};     ///< see Coordinator::Options
-    std::function<std::string()> activity{};       ///< the same
-    std::function<void(const HeaderExchange::Loss&)> report_loss{};  ///< tells the user, once
+    std::unique_ptr<Communicator> communicator{};        ///< among the members
+    std::shared_ptr<SharedWindow> window{};              ///< null: headers are sent as messages
+    std::unique_ptr<Communicator> heartbeats{};          ///< between nodes, for HeartbeatThread
+    std::chrono::nanoseconds to_world_clock{};           ///< see Coordinator::Options
+    std::function<std::string()> activity{};             ///< the same
+    std::function<void(const LostRank&)> report_lost{};  ///< tells the user, once
   };
 
   /// `set` and `world` outlive this object.
@@ -99,16 +98,16 @@ class ControlPlane {
   bool end_exchange();
 
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
-  std::optional<Loss> check_for_loss(Clock::time_point now, bool needs_peers);
+  std::optional<LostRank> find_lost(Clock::time_point now, bool needs_peers);
   /// The first loss that any rank has published, as far as this rank knows: at once where headers
   /// are in shared memory. Throws BackendError.
-  std::optional<Loss> published_loss() { return header_exchange_->lost(); }
+  std::optional<LostRank> published_lost() { return header_exchange_->lost(); }
   /// A rank that was silent recently.
-  std::optional<Loss> find_silent() const { return watch_->find_silent(); }
+  std::optional<LostRank> find_silent() const { return watch_->find_silent(); }
   /// Tells the other ranks, logs it, and closes the coordinator.
-  void declare_lost(const Loss& loss);
+  void declare_lost(const LostRank& lost);
   /// Tells the other ranks only.
-  void publish_lost(const Loss& loss) { header_exchange_->publish_lost(loss); }
+  void publish_lost(const LostRank& lost) { header_exchange_->publish_lost(lost); }
 
   /// This rank has closed the set in an orderly way.
   void leave();

@@ -25,11 +25,6 @@ struct WakeUpRequest {
   bool operator==(const WakeUpRequest&) const = default;
 };
 
-struct Lost {
-  HeaderExchange::Loss loss;
-  bool operator==(const Lost&) const = default;
-};
-
 /// The sender has left in an orderly way.
 struct Left {
   bool operator==(const Left&) const = default;
@@ -47,6 +42,6 @@ struct Heartbeat {
 
 /// The messages of a TreeHeaderExchange between ranks that share no memory.
 using HeaderExchangeMessage =
-    std::variant<HeaderUp, HeaderDown, WakeUpRequest, Lost, Left, Ping, Heartbeat>;
+    std::variant<HeaderUp, HeaderDown, WakeUpRequest, LostRank, Left, Ping, Heartbeat>;
 
 }  // namespace kolo::runtime

@@ -99,7 +99,7 @@ Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& worl
                                               limit_ / kHeartbeatsInLimit);
 }
 
-std::optional<HeaderExchange::Loss> Heartbeats::check(Clock::time_point now) {
+std::optional<LostRank> Heartbeats::check(Clock::time_point now) {
   if (neighbours_.empty() || (last_check_ && now < *last_check_ + kInterval)) return std::nullopt;
   const auto waited = now - std::exchange(last_check_, now).value_or(now);
   const bool is_due = now >= next_heartbeat_;
@@ -130,7 +130,7 @@ std::uint64_t Heartbeats::messages_from(int rank) {
   return header_exchange_.messages_from(rank) + beside;
 }
 
-HeaderExchange::Loss Heartbeats::describe(int rank) const {
+LostRank Heartbeats::describe(int rank) const {
   // Hosts that fail together fall silent within the time between two heartbeats.
   const auto almost = limit_ - limit_ / kHeartbeatsInLimit;
   std::string hosts;

@@ -58,7 +58,6 @@ class HeartbeatThread {
 class Heartbeats {
  public:
   using Clock = std::chrono::steady_clock;
-  using Loss = HeaderExchange::Loss;
 
   /// A shorter limit would be meaningless: an idle rank makes a progress step every 50 ms.
   static constexpr std::chrono::nanoseconds kShortestLimit = std::chrono::seconds(1);
@@ -70,7 +69,7 @@ class Heartbeats {
 
   /// Call it in every progress step. Sends heartbeats that are due. A neighbour that was silent for
   /// KOLO_LOST_AFTER is a loss.
-  std::optional<Loss> check(Clock::time_point now);
+  std::optional<LostRank> check(Clock::time_point now);
 
  private:
   struct Neighbour {
@@ -81,7 +80,7 @@ class Heartbeats {
 
   void listen(Neighbour& neighbour, std::chrono::nanoseconds waited);
   std::uint64_t messages_from(int rank);
-  Loss describe(int rank) const;
+  LostRank describe(int rank) const;
   std::string host_of(int rank) const;
 
   const DataPath& set_;

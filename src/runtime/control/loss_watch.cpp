@@ -14,14 +14,14 @@ constexpr auto kPropagationTime =
 
 }  // namespace
 
-std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool needs_peers) {
+std::optional<LostRank> LossWatch::check(Clock::time_point now, bool needs_peers) {
   // Check processes before published losses: a process that ends because of a loss has published
   // that loss first, and must not count as its cause.
   const bool is_due = now >= next_check_;
   std::vector<int> dead;
   if (is_due) dead = world_.dead_peers();
-  if (auto loss = header_exchange_.lost()) {
-    if (has_reached_all(*loss, now)) return loss;
+  if (auto lost = header_exchange_.lost()) {
+    if (has_reached_all(*lost, now)) return lost;
     return std::nullopt;
   }
   if (!is_due) return std::nullopt;
@@ -41,36 +41,36 @@ std::optional<HeaderExchange::Loss> LossWatch::check(Clock::time_point now, bool
   return std::nullopt;
 }
 
-std::optional<HeaderExchange::Loss> LossWatch::announce(const Loss& loss, Clock::time_point now) {
-  header_exchange_.publish_lost(loss);
-  if (has_reached_all(loss, now)) return loss;
+std::optional<LostRank> LossWatch::announce(const LostRank& lost, Clock::time_point now) {
+  header_exchange_.publish_lost(lost);
+  if (has_reached_all(lost, now)) return lost;
   return std::nullopt;
 }
 
 /// A rank that announces its own end waits until the others have learned of it, and so do the
 /// others: mpirun ends all processes as soon as one has ended. Between hosts, a message may first
 /// have to wait for its connection, and does not survive its sender.
-bool LossWatch::has_reached_all(const Loss& loss, Clock::time_point now) {
+bool LossWatch::has_reached_all(const LostRank& lost, Clock::time_point now) {
   const std::vector<int> dead = world_.dead_peers();
-  const bool sees_death = std::ranges::find(dead, set_.world_rank(loss.rank)) != dead.end();
+  const bool sees_death = std::ranges::find(dead, set_.world_rank(lost.rank)) != dead.end();
   const bool is_one_host =
       std::ranges::count(set_.node_of_rank, 0) == std::ssize(set_.node_of_rank);
   if (sees_death && is_one_host) return true;
   if (!heard_at_) heard_at_ = now;
-  report(loss);
+  report(lost);
   return now >= *heard_at_ + kPropagationTime;
 }
 
-std::optional<HeaderExchange::Loss> LossWatch::find_silent() const {
+std::optional<LostRank> LossWatch::find_silent() const {
   // Uses the latest complete interval: a new sample might follow the last one within microseconds.
   if (silent_.empty()) return std::nullopt;
-  return Loss{silent_.front(),
-              "does not answer: its coordinator gave no sign of life while others waited"};
+  return LostRank{silent_.front(),
+                  "does not answer: its coordinator gave no sign of life while others waited"};
 }
 
-void LossWatch::report(const Loss& loss) {
+void LossWatch::report(const LostRank& lost) {
   if (std::exchange(is_reported_, true)) return;
-  report_(loss);
+  report_(lost);
 }
 
 std::optional<int> LossWatch::member(int world_rank) const {

@@ -17,33 +17,32 @@ namespace kolo::runtime {
 class LossWatch {
  public:
   using Clock = std::chrono::steady_clock;
-  using Loss = HeaderExchange::Loss;
 
   /// `report` tells the user of a loss. The other arguments outlive this object.
   LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange,
-            std::function<void(const Loss&)> report)
+            std::function<void(const LostRank&)> report)
       : set_(set), world_(world), header_exchange_(header_exchange), report_(std::move(report)) {}
 
   /// A loss, once it is time to act on it. `needs_peers`: something on this rank waits for others.
-  std::optional<Loss> check(Clock::time_point now, bool needs_peers);
+  std::optional<LostRank> check(Clock::time_point now, bool needs_peers);
 
   /// Announces a loss to the other ranks, and returns it once they have had time to learn of it.
-  std::optional<Loss> announce(const Loss& loss, Clock::time_point now);
+  std::optional<LostRank> announce(const LostRank& lost, Clock::time_point now);
 
   /// A rank that was silent in the latest complete interval.
-  std::optional<Loss> find_silent() const;
+  std::optional<LostRank> find_silent() const;
 
   /// Tells the user of the loss, once.
-  void report(const Loss& loss);
+  void report(const LostRank& lost);
 
  private:
-  bool has_reached_all(const Loss& loss, Clock::time_point now);
+  bool has_reached_all(const LostRank& lost, Clock::time_point now);
   std::optional<int> member(int world_rank) const;
 
   const DataPath& set_;
   comm::World& world_;
   HeaderExchange& header_exchange_;
-  const std::function<void(const Loss&)> report_;
+  const std::function<void(const LostRank&)> report_;
   Clock::time_point next_check_{};
   Clock::time_point next_sample_{};
   std::vector<int> silent_;                    // in the latest complete interval

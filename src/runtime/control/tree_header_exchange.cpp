@@ -93,15 +93,15 @@ void TreeHeaderExchange::receive(int from, const WakeUpRequest& request) {
 
 // --- ends ---
 
-void TreeHeaderExchange::publish_lost(const Loss& loss) {
-  if (loss_) return;
-  loss_ = loss;
-  for (int rank = 0; rank < size(); ++rank) tell(rank, Lost{loss});
+void TreeHeaderExchange::publish_lost(const LostRank& lost) {
+  if (lost_) return;
+  lost_ = lost;
+  for (int rank = 0; rank < size(); ++rank) tell(rank, lost);
 }
 
-void TreeHeaderExchange::receive(int from, const Lost& lost) {
-  if (loss_) return;
-  loss_ = lost.loss;
+void TreeHeaderExchange::receive(int from, const LostRank& lost) {
+  if (lost_) return;
+  lost_ = lost;
   for (const int neighbour : neighbours_except(from)) tell(neighbour, lost);
 }
 

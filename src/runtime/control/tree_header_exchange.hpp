@@ -34,8 +34,8 @@ class TreeHeaderExchange final : public HeaderExchange {
   std::optional<Header> merged(std::uint64_t exchange) override;
   void request_wake_up(std::uint64_t exchange) override;
   std::uint64_t highest_wake_up_request() override { return highest_wake_up_request_; }
-  void publish_lost(const Loss& loss) override;
-  std::optional<Loss> lost() override { return loss_; }
+  void publish_lost(const LostRank& lost) override;
+  std::optional<LostRank> lost() override { return lost_; }
   void leave() override;
   bool has_left(int rank) override { return peer(rank).has_left; }
   std::uint64_t bytes_shown() const override { return bytes_shown_; }
@@ -58,7 +58,7 @@ class TreeHeaderExchange final : public HeaderExchange {
   void receive(int from, const HeaderUp& up);
   void receive(int from, const HeaderDown& down);
   void receive(int from, const WakeUpRequest& request);
-  void receive(int from, const Lost& lost);
+  void receive(int from, const LostRank& lost);
   void receive(int from, const Left& left);
   void receive(int from, const Ping& ping);
   void receive(int from, const Heartbeat& heartbeat);
@@ -81,7 +81,7 @@ class TreeHeaderExchange final : public HeaderExchange {
   std::optional<Header> merged_;
   std::uint64_t exchange_ = 0;  // of the latest header posted
   std::uint64_t highest_wake_up_request_ = 0;
-  std::optional<Loss> loss_;
+  std::optional<LostRank> lost_;
   std::vector<Peer> peers_;
   std::uint64_t bytes_shown_ = 0;
 };

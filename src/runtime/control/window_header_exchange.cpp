@@ -39,7 +39,7 @@ struct alignas(64) WindowHeaderExchange::Cell {
   alignas(64) std::atomic<std::uint64_t> wake_up_request;
   std::atomic<std::uint8_t> has_left;
   std::atomic<std::uint8_t> has_ended;
-  std::atomic<std::uint8_t> has_loss;  // stored after the loss, with release
+  std::atomic<std::uint8_t> has_lost;  // stored after the loss, with release
   std::int32_t lost_rank;
   std::uint8_t lost_kind;  // ErrorKind
   char lost_how[kMaxText];
@@ -145,27 +145,27 @@ std::uint64_t WindowHeaderExchange::highest_wake_up_request() {
   return highest;
 }
 
-void WindowHeaderExchange::publish_lost(const Loss& loss) {
+void WindowHeaderExchange::publish_lost(const LostRank& lost) {
   Cell& own = cell(window_->rank());
-  if (own.has_loss.load(std::memory_order_relaxed) != 0) return;
-  own.lost_rank = loss.rank;
-  own.lost_kind = static_cast<std::uint8_t>(loss.kind);
-  const std::size_t length = std::min(loss.how.size(), kMaxText - 1);
-  std::memcpy(own.lost_how, loss.how.data(), length);
+  if (own.has_lost.load(std::memory_order_relaxed) != 0) return;
+  own.lost_rank = lost.rank;
+  own.lost_kind = static_cast<std::uint8_t>(lost.kind);
+  const std::size_t length = std::min(lost.how.size(), kMaxText - 1);
+  std::memcpy(own.lost_how, lost.how.data(), length);
   own.lost_how[length] = '\0';
-  own.has_loss.store(1, std::memory_order_release);
+  own.has_lost.store(1, std::memory_order_release);
 }
 
-std::optional<HeaderExchange::Loss> WindowHeaderExchange::lost() {
+std::optional<LostRank> WindowHeaderExchange::lost() {
   for (int rank = 0; rank < window_->size(); ++rank) {
     const Cell& other = cell(rank);
-    if (other.has_loss.load(std::memory_order_acquire) != 0) {
+    if (other.has_lost.load(std::memory_order_acquire) != 0) {
       const std::size_t length = ::strnlen(other.lost_how, kMaxText);
       if (other.lost_kind > static_cast<std::uint8_t>(ErrorKind::Backend)) {
         reject(rank, "it names an error of kind " + std::to_string(other.lost_kind));
       }
-      return Loss{member(rank, other.lost_rank), std::string(other.lost_how, length),
-                  static_cast<ErrorKind>(other.lost_kind)};
+      return LostRank{member(rank, other.lost_rank), std::string(other.lost_how, length),
+                      static_cast<ErrorKind>(other.lost_kind)};
     }
   }
   return std::nullopt;

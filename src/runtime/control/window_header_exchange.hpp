@@ -29,8 +29,8 @@ class WindowHeaderExchange final : public HeaderExchange {
   std::optional<Header> merged(std::uint64_t exchange) override;
   void request_wake_up(std::uint64_t exchange) override;
   std::uint64_t highest_wake_up_request() override;
-  void publish_lost(const Loss& loss) override;
-  std::optional<Loss> lost() override;
+  void publish_lost(const LostRank& lost) override;
+  std::optional<LostRank> lost() override;
   void leave() override;
   bool has_left(int rank) override;
   void end() override;

@@ -139,11 +139,10 @@ Body pack_body(FlatBufferBuilder& builder, const WakeUpRequest& request) {
   return {wire::Body::WakeUpRequest, wire::CreateWakeUpRequest(builder, request.exchange).Union()};
 }
 
-Body pack_body(FlatBufferBuilder& builder, const Lost& lost) {
-  const auto how = builder.CreateString(lost.loss.how);
+Body pack_body(FlatBufferBuilder& builder, const LostRank& lost) {
+  const auto how = builder.CreateString(lost.how);
   return {wire::Body::Lost,
-          wire::CreateLost(builder, lost.loss.rank, how, static_cast<std::uint8_t>(lost.loss.kind))
-              .Union()};
+          wire::CreateLost(builder, lost.rank, how, static_cast<std::uint8_t>(lost.kind)).Union()};
 }
 
 Body pack_body(FlatBufferBuilder& builder, const Left&) {
@@ -231,8 +230,8 @@ class Unpacker {
       case wire::Body::Lost: {
         const wire::Lost& lost = *envelope.body_as_Lost();
         return HeaderExchangeMessage{
-            Lost{{unpack_rank(lost.rank(), 0, size_), text(*lost.how()),
-                  unpack_enum(lost.kind(), ErrorKind::Backend, "kind of error")}}};
+            LostRank{unpack_rank(lost.rank(), 0, size_), text(*lost.how()),
+                     unpack_enum(lost.kind(), ErrorKind::Backend, "kind of error")}};
       }
       case wire::Body::Left: return HeaderExchangeMessage{Left{}};
       case wire::Body::Ping: return HeaderExchangeMessage{Ping{}};

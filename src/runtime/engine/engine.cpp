@@ -56,10 +56,10 @@ std::string what_of(const Operation& operation) {
 }
 
 ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& recorder,
-                                 std::function<void(const ControlPlane::Loss&)> report_loss) {
+                                 std::function<void(const LostRank&)> report_lost) {
   parts.to_world_clock = recorder.origin().to_world_clock;
   parts.activity = [&recorder] { return describe(recorder.activity()); };
-  parts.report_loss = std::move(report_loss);
+  parts.report_lost = std::move(report_lost);
   return parts;
 }
 
@@ -80,8 +80,8 @@ Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight
       control_(std::make_unique<ControlPlane>(
           with_insight(std::move(parts.control), recorder(),
                        // Called in steps alone and so under the lock, which Clang does not see.
-                       [this](const auto& loss)
-                           KOLO_NO_THREAD_SAFETY_ANALYSIS { report_loss(loss); }),
+                       [this](const auto& lost)
+                           KOLO_NO_THREAD_SAFETY_ANALYSIS { report_lost(lost); }),
           data_, world)),
       order_(parts.order),
       progress_thread_(
@@ -123,11 +123,11 @@ void Engine::finish(const Operation& operation, comm::DeviceStream stream) {
   }
   if (operation.error) std::rethrow_exception(operation.error);
   // What was launched may have been aborted in the middle.
-  if (operation.device.done != nullptr && has_lost_) throw_loss(operation);
+  if (operation.device.done != nullptr && has_lost_) throw_lost(operation);
 }
 
-void Engine::throw_loss(const Operation& operation) const {
-  std::rethrow_exception(loss_error(operation, *loss_));
+void Engine::throw_lost(const Operation& operation) const {
+  std::rethrow_exception(lost_error(operation, *lost_));
 }
 
 /// Precedes everything that acts for this rank.
@@ -328,7 +328,7 @@ bool Engine::progress_step(int polls) {
     if (notice_error_) std::rethrow_exception(std::exchange(notice_error_, nullptr));
     return has_progressed;
   } catch (const OrderBroken& broken) {
-    declare_lost(loss_of(broken));
+    declare_lost(lost_by(broken));
   } catch (const comm::RemoteError& error) {
     // No data moves any more. Heartbeats, which say which rank is lost, take longer to miss.
     cut_off_ = {error.what(), later(Clock::now(), data_.longest_silence())};
@@ -336,26 +336,26 @@ bool Engine::progress_step(int polls) {
     // The other ranks may be in the middle of a batch and wait for this rank's share of it.
     const std::string how = "failed: " + text_of_current_exception();
     // Ranks that run different operations send what the others do not expect.
-    declare_lost(find_broken_order().value_or(ControlPlane::Loss{rank(), how}));
+    declare_lost(find_broken_order().value_or(LostRank{rank(), how}));
   }
   return true;
 }
 
 /// What another rank has found before counts.
-ControlPlane::Loss Engine::loss_of(const OrderBroken& broken) {
-  ControlPlane::Loss own{broken.rank, broken.how, broken.kind};
+LostRank Engine::lost_by(const OrderBroken& broken) {
+  LostRank own{broken.rank, broken.how, broken.kind};
   try {
-    return control_->published_loss().value_or(own);
+    return control_->published_lost().value_or(own);
   } catch (const BackendError&) {  // what another rank has published is damaged
     return own;
   }
 }
 
-std::optional<ControlPlane::Loss> Engine::find_broken_order() {
+std::optional<LostRank> Engine::find_broken_order() {
   try {
     if (order_ != nullptr) order_->check();
   } catch (const OrderBroken& broken) {
-    return loss_of(broken);
+    return lost_by(broken);
   } catch (const Error&) {  // what happened before counts
   }
   return std::nullopt;
@@ -384,19 +384,19 @@ void Engine::check_order(Clock::time_point now) {
 bool Engine::make_progress(Clock::time_point now, int polls) {
   note_wait(now);
   bool has_progressed = take_submissions(now);
-  if (loss_) {  // no data moves any more: new submissions fail immediately
+  if (lost_) {  // no data moves any more: new submissions fail immediately
     carry_out(control_->decide(now));
     return end_stopped_batches(now) || has_progressed;
   }
   has_progressed |= control_->receive();
   if (!control_->have_all_left()) {
     const bool may_ask = !control_->has_left();  // a rank that has left sends nothing but losses
-    if (const auto loss = control_->check_for_loss(now, needs_peers_ && may_ask)) {
-      declare_lost(*loss);
+    if (const auto lost = control_->find_lost(now, needs_peers_ && may_ask)) {
+      declare_lost(*lost);
     }
   }
   has_progressed |= advance_protocol(now);
-  if (cut_off_ && !loss_) {
+  if (cut_off_ && !lost_) {
     if (now >= cut_off_->until) declare_lost({rank(), "failed: " + cut_off_->how});
     return has_progressed;
   }
@@ -404,7 +404,7 @@ bool Engine::make_progress(Clock::time_point now, int polls) {
       now, polls,
       // Called in advance() alone and so under the lock, which Clang does not see there.
       [&](const auto& operation, const std::exception_ptr& error) KOLO_NO_THREAD_SAFETY_ANALYSIS {
-        complete(operation, error ? error : find_late_loss(*operation));
+        complete(operation, error ? error : find_lost_error(*operation));
       });
   has_waited_ = !progress.has_progressed && !executor_.first_on_cpu().empty();
   if (order_ != nullptr && !progress.has_progressed) check_order(now);
@@ -440,7 +440,7 @@ bool Engine::take_submissions(Clock::time_point now) {
 /// but messages that were sent before may still be received.
 bool Engine::start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now) {
   const bool is_receive = operation->request.collective == Collective::Receive;
-  if (loss_ || (executor_.messages().is_closed() && !is_receive)) return false;
+  if (lost_ || (executor_.messages().is_closed() && !is_receive)) return false;
   if (operation->is_message()) {
     executor_.messages().start(operation);
   } else if (order_ != nullptr) {
@@ -589,8 +589,8 @@ void Engine::end(const std::string& why, Leaving how) {
       const Lock lock(progress_mutex_);
       if (control_ == nullptr) break;  // another thread was faster
       has_progressed = progress_step(1);
-      const bool is_idle = loss_ ? !executor_.has_stopped_batches() : executor_.is_idle();
-      const bool is_over = is_idle && (loss_ || control_->have_all_left());
+      const bool is_idle = lost_ ? !executor_.has_stopped_batches() : executor_.is_idle();
+      const bool is_over = is_idle && (lost_ || control_->have_all_left());
       const bool gives_up = is_idle && !is_over && Clock::now() > give_up_at;
       if (gives_up) world_.mark_broken();
       if (is_over || gives_up) {
@@ -614,7 +614,7 @@ void Engine::end(const std::string& why, Leaving how) {
 
 /// Receives may wait when a rank leaves: only when all have left, it is sure that nothing arrives.
 void Engine::leave_when_closed(Clock::time_point now) {
-  if (loss_ || !control_->coordinator().is_closed()) return;
+  if (lost_ || !control_->coordinator().is_closed()) return;
   PointToPoint& messages = executor_.messages();
   if (!messages.is_closed()) {
     take_submissions(now);  // since this step began, and before another rank closed the set
@@ -633,7 +633,7 @@ void Engine::release(const std::string& why) {
   queue_.stop(why);
   executor_.messages().end();
   progress_step(1);  // ends operations submitted since the set was closed
-  if (order_ != nullptr && !loss_) order_->end();
+  if (order_ != nullptr && !lost_) order_->end();
   control_->end();
   at_end_ = measure();
   meter_.set(at_end_.bytes);
@@ -671,14 +671,14 @@ void Engine::complete(const std::shared_ptr<Operation>& operation, std::exceptio
   }
   if (failure) {
     insight_->note(
-        {std::move(*failure), loss_ ? world_rank(loss_->rank) : -1, operation->course.time});
+        {std::move(*failure), lost_ ? world_rank(lost_->rank) : -1, operation->course.time});
   }
 }
 
 // --- the end, by a loss ---
 
 /// Names an operation for which this rank waits, if there is one: its error says the same.
-void Engine::report_loss(const ControlPlane::Loss& loss) {
+void Engine::report_lost(const LostRank& lost) {
   const Operation* first = nullptr;
   const auto look = [&](const Operation& operation) {
     if (operation.role == OperationRole::StandIn) return;
@@ -686,7 +686,7 @@ void Engine::report_loss(const ControlPlane::Loss& loss) {
   };
   for (const auto& [use, operation] : operations_) look(*operation);
   executor_.for_each(look);
-  const std::string ending = data_.rank_text(loss.rank) + " " + loss.how;
+  const std::string ending = data_.rank_text(lost.rank) + " " + lost.how;
   const std::string set = "process set " + data_.name + ": " + ending;
   insight_->report(first != nullptr ? what_of(*first) + " on " + set : set,
                    first != nullptr ? ending : set);
@@ -705,23 +705,23 @@ void Engine::report_loss(const ControlPlane::Loss& loss) {
 ///   the program, or a set that cannot be made       | fail: likewise
 ///
 /// A process that dies by an uncaught exception only publishes its loss: publish_end.
-void Engine::declare_lost(const ControlPlane::Loss& loss) {
-  if (loss_) return;
-  loss_ = loss;
+void Engine::declare_lost(const LostRank& lost) {
+  if (lost_) return;
+  lost_ = lost;
   has_lost_ = true;
   world_.mark_broken();
-  control_->declare_lost(loss);
+  control_->declare_lost(lost);
   if (order_ != nullptr) order_->give_up();
   const auto now = Clock::now();
   note_pending(now, Clock::duration{0});
-  const std::string what = data_.rank_text(loss.rank) + " " + loss.how;
+  const std::string what = data_.rank_text(lost.rank) + " " + lost.how;
   executor_.abort(what);
-  insight_->note({{loss.kind, what}, world_rank(loss.rank), insight::time_of(now)});
+  insight_->note({{lost.kind, what}, world_rank(lost.rank), insight::time_of(now)});
   end_stopped_batches(now);
   carry_out(control_->decide(now));
   // A step that failed may not have carried out all that was decided.
   for (const auto& [use, operation] : std::exchange(operations_, {})) {
-    complete(operation, loss_error(*operation, loss));
+    complete(operation, lost_error(*operation, lost));
   }
 }
 
@@ -730,7 +730,7 @@ bool Engine::end_stopped_batches(Clock::time_point now) {
   LostBatches::Batches drained = executor_.take_drained(now);
   for (BatchQueue::Batch& batch : drained) {
     for (const auto& operation : batch.operations) {
-      complete(operation, loss_error(*operation, *loss_));
+      complete(operation, lost_error(*operation, *lost_));
     }
     leak_intentionally(std::move(batch));
   }
@@ -739,11 +739,11 @@ bool Engine::end_stopped_batches(Clock::time_point now) {
 
 /// A rank that knows of a loss may already have overwritten what others read of its memory.
 /// Null if no rank knew of a loss when the operation ended here.
-std::exception_ptr Engine::find_late_loss(const Operation& operation) {
+std::exception_ptr Engine::find_lost_error(const Operation& operation) {
   if (!operation.is_accessed_by_peers()) return nullptr;
   try {
-    const std::optional<ControlPlane::Loss> loss = control_->published_loss();
-    return loss ? loss_error(operation, *loss) : nullptr;
+    const std::optional<LostRank> lost = control_->published_lost();
+    return lost ? lost_error(operation, *lost) : nullptr;
   } catch (const BackendError&) {  // what another rank has published is damaged
     return std::current_exception();
   }
@@ -754,17 +754,16 @@ void Engine::fail(const std::string& how) {
   if (control_ != nullptr) declare_lost({rank(), how});
 }
 
-std::exception_ptr Engine::loss_error(const Operation& operation,
-                                      const ControlPlane::Loss& loss) const {
-  return to_exception({loss.kind, what_of(operation) + " on process set " + data_.name + ": " +
-                                      data_.rank_text(loss.rank) + " " + loss.how});
+std::exception_ptr Engine::lost_error(const Operation& operation, const LostRank& lost) const {
+  return to_exception({lost.kind, what_of(operation) + " on process set " + data_.name + ": " +
+                                      data_.rank_text(lost.rank) + " " + lost.how});
 }
 
-std::optional<ControlPlane::Loss> Engine::loss() {
+std::optional<LostRank> Engine::lost_rank() {
   // A function of the program may be held in another thread's step.
   if (!progress_mutex_.try_lock()) return std::nullopt;
   const Lock lock(progress_mutex_, std::adopt_lock);
-  return loss_;
+  return lost_;
 }
 
 bool Engine::has_ended(int rank) {
@@ -777,11 +776,11 @@ bool Engine::is_lost() {
   require_creator_process();
   require_outside_step("removal");
   const Lock lock(progress_mutex_);
-  return loss_.has_value();
+  return lost_.has_value();
 }
 
 void Engine::declare_silent_rank_lost() {
-  if (const auto loss = control_->find_silent()) declare_lost(*loss);
+  if (const auto lost = control_->find_silent()) declare_lost(*lost);
 }
 
 bool Engine::report_end(const std::string& how, const std::string& why) {

@@ -133,7 +133,7 @@ class Engine {
   /// cannot follow that it takes the lock only if the calling thread does not hold it already.
   void publish_end(const std::string& how) KOLO_NO_THREAD_SAFETY_ANALYSIS;
   /// The loss of a rank, which has closed the set. None during another thread's step: ask again.
-  std::optional<ControlPlane::Loss> loss();
+  std::optional<LostRank> lost_rank();
   /// Whether a rank, of the set, has ended in it, as far as this rank knows. None during another
   /// thread's step: ask again.
   bool has_ended(int rank);
@@ -203,8 +203,8 @@ class Engine {
   bool start_alone(const std::shared_ptr<Operation>& operation, Clock::time_point now)
       KOLO_REQUIRES(progress_mutex_);
   void check_order(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
-  ControlPlane::Loss loss_of(const OrderBroken& broken) KOLO_REQUIRES(progress_mutex_);
-  std::optional<ControlPlane::Loss> find_broken_order() KOLO_REQUIRES(progress_mutex_);
+  LostRank lost_by(const OrderBroken& broken) KOLO_REQUIRES(progress_mutex_);
+  std::optional<LostRank> find_broken_order() KOLO_REQUIRES(progress_mutex_);
   void report_stall(const Verdict::Stall& stall) const;
 
   // Traces.
@@ -222,13 +222,13 @@ class Engine {
   void release(const std::string& why) KOLO_REQUIRES(progress_mutex_);
   Metrics measure() KOLO_REQUIRES(progress_mutex_);
   kolo::Metrics::Bytes bytes() KOLO_REQUIRES(progress_mutex_);
-  void declare_lost(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
+  void declare_lost(const LostRank& lost) KOLO_REQUIRES(progress_mutex_);
   bool end_stopped_batches(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
-  std::exception_ptr find_late_loss(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
-  void report_loss(const ControlPlane::Loss& loss) KOLO_REQUIRES(progress_mutex_);
-  /// Any thread, once `has_lost_` is set: from then on `loss_` stays as it is.
-  [[noreturn]] void throw_loss(const Operation& operation) const KOLO_NO_THREAD_SAFETY_ANALYSIS;
-  std::exception_ptr loss_error(const Operation& operation, const ControlPlane::Loss& loss) const;
+  std::exception_ptr find_lost_error(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
+  void report_lost(const LostRank& lost) KOLO_REQUIRES(progress_mutex_);
+  /// Any thread, once `has_lost_` is set: from then on `lost_` stays as it is.
+  [[noreturn]] void throw_lost(const Operation& operation) const KOLO_NO_THREAD_SAFETY_ANALYSIS;
+  std::exception_ptr lost_error(const Operation& operation, const LostRank& lost) const;
   void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
       KOLO_REQUIRES(progress_mutex_);
@@ -263,8 +263,8 @@ class Engine {
   // Not agreed on yet.
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_
       KOLO_GUARDED_BY(progress_mutex_);
-  std::optional<ControlPlane::Loss> loss_ KOLO_GUARDED_BY(progress_mutex_);
-  std::atomic<bool> has_lost_{false};  // stored after `loss_`
+  std::optional<LostRank> lost_ KOLO_GUARDED_BY(progress_mutex_);
+  std::atomic<bool> has_lost_{false};  // stored after `lost_`
   std::optional<CutOff> cut_off_ KOLO_GUARDED_BY(progress_mutex_);
   // Thrown by a notice in this step.
   std::exception_ptr notice_error_ KOLO_GUARDED_BY(progress_mutex_);

@@ -86,15 +86,15 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
     parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
   }
   const auto check = [&, patience = std::optional<Deadline>()]() mutable {
-    const auto loss = world != nullptr ? world->loss() : std::nullopt;
-    if (!loss) return;
+    const auto lost = world != nullptr ? world->lost_rank() : std::nullopt;
+    if (!lost) return;
     // A member that learned of it before it began to make the set does not come any more.
     if (!patience) patience = Deadline::after(longest_wait());
-    const bool is_member = std::ranges::find(ranks, loss->rank) != ranks.end();
+    const bool is_member = std::ranges::find(ranks, lost->rank) != ranks.end();
     if (!is_member && !patience->has_passed()) return;
     throw PeerLostError("process set " + name +
                         " was not made: " + (is_member ? "" : "a member does not come, after ") +
-                        "rank " + std::to_string(loss->rank) + " " + loss->how);
+                        "rank " + std::to_string(lost->rank) + " " + lost->how);
   };
   const bool is_start = world == nullptr;
   const Members members{

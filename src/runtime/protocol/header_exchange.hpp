@@ -65,6 +65,15 @@ struct Tree {
   }
 };
 
+struct LostRank {
+  int rank = 0;
+  std::string how;  ///< completes "rank 3 ", as in "died: its process has ended"
+  /// Of the errors to which it leads: the ranks of a set that is matched by order may also end it
+  /// for what one of them did.
+  ErrorKind kind = ErrorKind::PeerLost;
+  bool operator==(const LostRank&) const = default;
+};
+
 /// Exchanges headers, wake-up requests and losses between the ranks of a process set.
 /// Ranks count within the set. No call blocks.
 class HeaderExchange {
@@ -83,18 +92,10 @@ class HeaderExchange {
   /// The highest exchange that any rank has requested; 0: none.
   virtual std::uint64_t highest_wake_up_request() = 0;
 
-  struct Loss {
-    int rank = 0;
-    std::string how;  ///< completes "rank 3 ", as in "died: its process has ended"
-    /// Of the errors to which it leads: the ranks of a set that is matched by order may also end it
-    /// for what one of them did.
-    ErrorKind kind = ErrorKind::PeerLost;
-    bool operator==(const Loss&) const = default;
-  };
   /// Tells all ranks that a rank is lost, possibly this one itself. Only the first call counts.
-  virtual void publish_lost(const Loss& loss) = 0;
+  virtual void publish_lost(const LostRank& lost) = 0;
   /// The first loss known here.
-  virtual std::optional<Loss> lost() = 0;
+  virtual std::optional<LostRank> lost() = 0;
 
   /// This rank has closed the set in an orderly way: its end is not a loss.
   virtual void leave() = 0;

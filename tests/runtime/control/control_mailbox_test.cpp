@@ -22,7 +22,7 @@ constexpr int kTag = 200;
 WireMessage wake_up_request(std::uint64_t exchange) {
   return HeaderExchangeMessage{WakeUpRequest{exchange}};
 }
-WireMessage lost(std::string how) { return HeaderExchangeMessage{Lost{{0, std::move(how)}}}; }
+WireMessage lost(std::string how) { return HeaderExchangeMessage{LostRank{0, std::move(how)}}; }
 
 /// The `index`-th message of `rank`: most are small, some large.
 WireMessage message_of(int rank, std::uint64_t index) {

@@ -22,7 +22,6 @@ using namespace std::chrono_literals;
 using tree_header_exchange_test::HeaderExchanges;
 
 using Clock = Heartbeats::Clock;
-using Loss = Heartbeats::Loss;
 
 constexpr auto kLimit = 8s;
 constexpr auto kStep = 50ms;  // between progress steps of an idle rank
@@ -58,9 +57,9 @@ class Hosts {
     if (heartbeats_.empty()) start();
     for (const auto end = now_ + time; now_ < end; now_ += kStep) {
       for (int rank = 0; rank < size(); ++rank) {
-        if (resting.contains(rank) || losses.contains(rank)) continue;
-        if (auto loss = heartbeats_[static_cast<std::size_t>(rank)]->check(now_)) {
-          losses.emplace(rank, *loss);
+        if (resting.contains(rank) || lost.contains(rank)) continue;
+        if (auto found = heartbeats_[static_cast<std::size_t>(rank)]->check(now_)) {
+          lost.emplace(rank, *found);
           found_at.emplace(rank, now_);
         }
       }
@@ -69,7 +68,7 @@ class Hosts {
   }
   Clock::time_point now() const { return now_; }
 
-  std::map<int, Loss> losses;
+  std::map<int, LostRank> lost;
   std::map<int, Clock::time_point> found_at;
 
  private:
@@ -89,7 +88,7 @@ TEST(HeartbeatsTest, QuietHosts_AreNotLost) {
   for (const int width : {1, 2, 8}) {
     Hosts hosts(kFourHosts, width);
     hosts.run(10 * kLimit);
-    EXPECT_TRUE(hosts.losses.empty()) << "width " << width;
+    EXPECT_TRUE(hosts.lost.empty()) << "width " << width;
   }
 }
 
@@ -97,7 +96,7 @@ TEST(HeartbeatsTest, OnlyLowestRanksSend_FourTimesInTheLimit) {
   Hosts hosts({0, 1, 0, 1, 2, 2});
   for (const int rank : {2, 3, 5}) hosts.exchanges().kill(rank);
   hosts.run(10 * kLimit);
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
   const std::uint64_t edges = 2;  // each has two directions
   EXPECT_EQ(hosts.exchanges().sent(), 40 * 2 * edges);
 }
@@ -113,18 +112,18 @@ TEST(HeartbeatsTest, Zero_SwitchesOff) {
   hosts.exchanges().kill(4);
   hosts.run(10 * kLimit);
   EXPECT_EQ(hosts.exchanges().sent(), 0u);
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
 }
 
 TEST(HeartbeatsTest, ShortLimits_CountAsOneSecond) {
   Hosts hosts(kFourHosts, 2, 1ms);
   hosts.run(5s);
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
   hosts.exchanges().kill(2);
   hosts.run(750ms - 2 * kStep, {2});  // its last heartbeat may be 250 ms old
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
   hosts.run(500ms, {2});
-  EXPECT_TRUE(hosts.losses.contains(0));
+  EXPECT_TRUE(hosts.lost.contains(0));
 }
 
 TEST(HeartbeatsTest, HostThatVanishes_IsFoundByItsNeighboursWithinTheLimit) {
@@ -140,9 +139,9 @@ TEST(HeartbeatsTest, HostThatVanishes_IsFoundByItsNeighboursWithinTheLimit) {
     if (node > 0) expected.insert(2 * (node - 1));
     if (node < 3) expected.insert(2 * (node + 1));
     for (int rank = 0; rank < hosts.size(); ++rank) {
-      ASSERT_EQ(hosts.losses.contains(rank), expected.contains(rank)) << "rank " << rank;
+      ASSERT_EQ(hosts.lost.contains(rank), expected.contains(rank)) << "rank " << rank;
       if (!expected.contains(rank)) continue;
-      EXPECT_EQ(hosts.losses[rank].rank, 2 * node);
+      EXPECT_EQ(hosts.lost[rank].rank, 2 * node);
       const auto took = hosts.found_at[rank] - vanished_at;
       EXPECT_GE(took, kLimit - kLimit / 4 - 2 * kStep);  // since its last heartbeat
       EXPECT_LE(took, kLimit + 2 * kStep);
@@ -162,11 +161,11 @@ TEST(HeartbeatsTest, Loss_NamesHostsRanksAndWhatToDo) {
       "as by a debugger. Start again from the last checkpoint with the hosts that are left, or "
       "with a longer KOLO_LOST_AFTER; 0s: never.";
   const std::string begin = "cannot be reached: nothing has come from ";
-  ASSERT_TRUE(hosts.losses.contains(0));
-  EXPECT_EQ(hosts.losses[0].how,
+  ASSERT_TRUE(hosts.lost.contains(0));
+  EXPECT_EQ(hosts.lost[0].how,
             begin + "host n1 (ranks 5 and 7) and from host n2 (ranks 9 and 11)" + end);
-  ASSERT_TRUE(hosts.losses.contains(6));  // child of node 1
-  EXPECT_EQ(hosts.losses[6].how, begin + "host n1 (ranks 5 and 7)" + end);
+  ASSERT_TRUE(hosts.lost.contains(6));  // child of node 1
+  EXPECT_EQ(hosts.lost[6].how, begin + "host n1 (ranks 5 and 7)" + end);
 }
 
 TEST(HeartbeatsTest, UnknownHost_IsNamedByItsRanks) {
@@ -174,9 +173,9 @@ TEST(HeartbeatsTest, UnknownHost_IsNamedByItsRanks) {
   hosts.world().host_of_rank.clear();
   hosts.exchanges().kill(1);
   hosts.run(2 * kLimit, {1});
-  ASSERT_TRUE(hosts.losses.contains(0));
-  EXPECT_NE(hosts.losses[0].how.find("from the host of rank 3 for 8 s"), std::string::npos)
-      << hosts.losses[0].how;
+  ASSERT_TRUE(hosts.lost.contains(0));
+  EXPECT_NE(hosts.lost[0].how.find("from the host of rank 3 for 8 s"), std::string::npos)
+      << hosts.lost[0].how;
 }
 
 TEST(HeartbeatsTest, HostThatComesBackInTime_IsNotLost) {
@@ -185,7 +184,7 @@ TEST(HeartbeatsTest, HostThatComesBackInTime_IsNotLost) {
     hosts.run(kLimit);
     hosts.run(kLimit - kLimit / 4 - 2 * kStep, {2, 3});
   }
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
 }
 
 TEST(HeartbeatsTest, OtherMessages_AreSignsOfLife) {
@@ -194,7 +193,7 @@ TEST(HeartbeatsTest, OtherMessages_AreSignsOfLife) {
     hosts.run(kLimit / 2, {1});
     hosts.exchanges()[1].request_wake_up(static_cast<std::uint64_t>(i) + 1);
   }
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
 }
 
 TEST(HeartbeatsTest, RankThatWasStopped_DoesNotTakeTheOthersForLost) {
@@ -205,7 +204,7 @@ TEST(HeartbeatsTest, RankThatWasStopped_DoesNotTakeTheOthersForLost) {
     hosts.run(kStep, {1});
     hosts.run(kLimit / 4);
   }
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
 }
 
 TEST(HeartbeatsTest, RankThatHasLeft_IsNotMissed) {
@@ -215,7 +214,7 @@ TEST(HeartbeatsTest, RankThatHasLeft_IsNotMissed) {
   hosts.exchanges().deliver_all();
   const std::uint64_t sent = hosts.exchanges().sent();
   hosts.run(4 * kLimit, {1});
-  EXPECT_TRUE(hosts.losses.empty());
+  EXPECT_TRUE(hosts.lost.empty());
   EXPECT_EQ(hosts.exchanges().sent() - sent, 16u * 2);  // between nodes 0 and 2
 }
 

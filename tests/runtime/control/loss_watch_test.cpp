@@ -19,7 +19,6 @@ using namespace std::chrono_literals;
 using tree_header_exchange_test::HeaderExchanges;
 
 using Clock = LossWatch::Clock;
-using Loss = LossWatch::Loss;
 
 constexpr auto kStep = 50ms;              // between progress steps of an idle rank
 constexpr auto kTimeToPropagate = 500ms;  // more than a rank waits for others to learn of a loss
@@ -44,7 +43,7 @@ class Set {
       path.communicator = world(world_rank(rank)).make_communicator(world_ranks, 1);
       paths_.push_back(std::make_unique<DataPath>(std::move(path)));
       watches_.push_back(std::make_unique<LossWatch>(*paths_.back(), world(world_rank(rank)),
-                                                     exchanges_[rank], [](const Loss&) {}));
+                                                     exchanges_[rank], [](const LostRank&) {}));
     }
   }
 
@@ -53,17 +52,17 @@ class Set {
   void stranger_dies() { world(0).die(); }
 
   /// A step of `rank`. Messages arrive only in deliver().
-  std::optional<Loss> check(int rank) {
+  std::optional<LostRank> check(int rank) {
     now_ += kStep;
     return watches_[static_cast<std::size_t>(rank)]->check(now_, true);
   }
   void deliver() { exchanges_.deliver_all(); }
 
   /// The loss that `rank` acts on within `time`.
-  std::optional<Loss> check_for(int rank, Clock::duration time) {
+  std::optional<LostRank> check_for(int rank, Clock::duration time) {
     for (const auto end = now_ + time; now_ < end;) {
       deliver();
-      if (auto loss = check(rank)) return loss;
+      if (auto lost = check(rank)) return lost;
     }
     return std::nullopt;
   }
@@ -85,17 +84,17 @@ class Set {
 TEST(LossWatchTest, DeathOfAMember_IsKnownToAll) {
   Set set(4);
   set.die(2);
-  EXPECT_EQ(set.check(0), (Loss{2, kDied}));
+  EXPECT_EQ(set.check(0), (LostRank{2, kDied}));
   set.deliver();
-  EXPECT_EQ(set.check(1), (Loss{2, kDied}));
-  EXPECT_EQ(set.check(3), (Loss{2, kDied}));
+  EXPECT_EQ(set.check(1), (LostRank{2, kDied}));
+  EXPECT_EQ(set.check(3), (LostRank{2, kDied}));
 }
 
 TEST(LossWatchTest, SeveralHosts_HaveTimeToLearnOfIt) {
   Set set(4, 2);
   set.die(2);
   EXPECT_EQ(set.check(0), std::nullopt);
-  EXPECT_EQ(set.check_for(0, kTimeToPropagate), (Loss{2, kDied}));
+  EXPECT_EQ(set.check_for(0, kTimeToPropagate), (LostRank{2, kDied}));
 }
 
 TEST(LossWatchTest, DeathsOutsideTheSet_AreNone) {
@@ -119,7 +118,7 @@ TEST(LossWatchTest, AfterLeaving_DeathsCountOnTheSecondLook) {
   set.exchanges()[0].leave();
   set.die(1);
   EXPECT_EQ(set.check(0), std::nullopt);
-  EXPECT_EQ(set.check(0), (Loss{1, kDied}));
+  EXPECT_EQ(set.check(0), (LostRank{1, kDied}));
 }
 
 TEST(LossWatchTest, AfterLeaving_RanksWhoseLeavingArrivesInTime_AreNotLost) {
@@ -141,7 +140,7 @@ TEST(LossWatchTest, FirstLoss_IsTheOneThatAllActOn) {
   set.deliver();
   set.die(3);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(set.check_for(rank, kTimeToPropagate), (Loss{3, "failed: out of memory"}));
+    EXPECT_EQ(set.check_for(rank, kTimeToPropagate), (LostRank{3, "failed: out of memory"}));
   }
 }
 

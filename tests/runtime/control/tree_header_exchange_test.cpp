@@ -171,8 +171,6 @@ TEST(TreeHeaderExchangeTest, ChildAheadOfItsParent_IsKeptForTheNextExchange) {
 
 // --- what the ranks learn of those that die, fall silent or leave ---
 
-using Loss = HeaderExchange::Loss;
-
 TEST(TreeHeaderExchangeTest, Loss_ReachesAllAroundADeadRank) {
   in_all_worlds(2, [](HeaderExchanges& ranks) {
     const auto size = static_cast<unsigned>(ranks.size());
@@ -180,17 +178,17 @@ TEST(TreeHeaderExchangeTest, Loss_ReachesAllAroundADeadRank) {
     const auto reporter =
         static_cast<int>((static_cast<unsigned>(dead) + 1 + ranks.draw(size - 1)) % size);
     ranks.kill(dead);
-    const Loss loss{dead, "died: its process has ended"};
+    const LostRank lost{dead, "died: its process has ended"};
     EXPECT_FALSE(ranks[reporter].lost());
-    ranks[reporter].publish_lost(loss);
+    ranks[reporter].publish_lost(lost);
     ranks.deliver_all();
     for (int rank = 0; rank < ranks.size(); ++rank) {
       if (rank == dead) continue;
-      EXPECT_EQ(ranks[rank].lost(), loss) << "rank " << rank << ", reported by " << reporter;
+      EXPECT_EQ(ranks[rank].lost(), lost) << "rank " << rank << ", reported by " << reporter;
     }
     const std::uint64_t sent = ranks.sent();
     ranks[reporter].publish_lost({reporter, "is another loss"});
-    EXPECT_EQ(ranks[reporter].lost(), loss);
+    EXPECT_EQ(ranks[reporter].lost(), lost);
     EXPECT_EQ(ranks.sent(), sent) << "the first loss stays";
   });
 }
@@ -201,18 +199,18 @@ TEST(TreeHeaderExchangeTest, LossOfAnUnreachableRank_ReachesTheOthers) {
   ranks.cut_off(1);
   ranks[2].publish_lost({1, "died"});
   ranks.deliver_all();
-  for (const int rank : {0, 2, 3, 4}) EXPECT_EQ(ranks[rank].lost(), (Loss{1, "died"}));
+  for (const int rank : {0, 2, 3, 4}) EXPECT_EQ(ranks[rank].lost(), (LostRank{1, "died"}));
 }
 
 TEST(TreeHeaderExchangeTest, LossByAReporterThatDiesMeanwhile_StillReachesAll) {
   in_all_worlds(3, [](HeaderExchanges& ranks) {
     const int reporter = ranks.size() - 1;  // a leaf, so that the others' tree stays connected
-    const Loss loss{reporter, "ended with an exception"};
+    const LostRank lost{reporter, "ended with an exception"};
     ranks.kill_after(reporter, 1);
-    ranks[reporter].publish_lost(loss);
+    ranks[reporter].publish_lost(lost);
     ranks.deliver_all();
     for (int rank = 0; rank < reporter; ++rank) {
-      EXPECT_EQ(ranks[rank].lost(), loss) << "rank " << rank;
+      EXPECT_EQ(ranks[rank].lost(), lost) << "rank " << rank;
     }
   });
 }

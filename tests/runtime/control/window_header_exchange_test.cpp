@@ -105,10 +105,10 @@ TEST(WindowHeaderExchangeTest, Loss_IsReadWhole) {
       exchange.publish_lost({1, how});
       exchange.publish_lost({0, "only the first call counts"});
     }
-    std::optional<HeaderExchange::Loss> loss;
-    while (!loss) loss = exchange.lost();
-    EXPECT_EQ(loss->rank, 1);
-    EXPECT_EQ(loss->how, how);
+    std::optional<LostRank> lost;
+    while (!lost) lost = exchange.lost();
+    EXPECT_EQ(lost->rank, 1);
+    EXPECT_EQ(lost->how, how);
   });
 }
 

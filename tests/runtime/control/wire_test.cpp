@@ -130,8 +130,8 @@ std::vector<Sample> header_exchange_samples() {
       {"HeaderDownWidest", message(HeaderDown{widest})},
       {"WakeUpRequestZero", message(WakeUpRequest{0})},
       {"WakeUpRequestHighest", message(WakeUpRequest{std::numeric_limits<std::uint64_t>::max()})},
-      {"Lost", message(Lost{{3, "died: its process has ended"}})},
-      {"LostWithoutText", message(Lost{{0, ""}})},
+      {"Lost", message(LostRank{3, "died: its process has ended"})},
+      {"LostWithoutText", message(LostRank{0, ""})},
       {"Left", message(Left{})},
       {"Ping", message(Ping{})},
       {"Heartbeat", message(Heartbeat{})}};
@@ -377,7 +377,7 @@ TEST(WireDecodeTest, RanksOutsideTheSet_AreRejected) {
       HeaderExchangeMessage{HeaderUp{joined}},
       HeaderExchangeMessage{HeaderDown{leaving}},
       HeaderExchangeMessage{HeaderUp{newest}},
-      HeaderExchangeMessage{Lost{{3, "died"}}}};
+      HeaderExchangeMessage{LostRank{3, "died"}}};
   for (std::size_t i = 0; i < messages.size(); ++i) {
     SCOPED_TRACE(i);
     const std::vector<std::byte> bytes = encode(messages[i]);

@@ -10,6 +10,7 @@ using runtime::Coordinator;
 using runtime::Header;
 using runtime::HeaderExchange;
 using runtime::HeaderExchangeMessage;
+using runtime::LostRank;
 using runtime::Tree;
 using runtime::TreeHeaderExchange;
 using runtime::UseId;
@@ -178,7 +179,7 @@ void Simulation::handle(const Event& event) {
       break;
     case Kind::Death:
       if (r.is_running && !r.header_exchange->has_left(event.from) && !r.dead_peer) {
-        r.dead_peer = HeaderExchange::Loss{event.from, "died: its process has ended"};
+        r.dead_peer = LostRank{event.from, "died: its process has ended"};
         wake(event.rank);
       }
       break;
@@ -343,8 +344,8 @@ bool Simulation::read_mail(int rank) {
 void Simulation::notice_losses(int rank) {
   Rank& r = at(rank);
   if (r.has_declared_loss || r.has_left) return;
-  if (const auto loss = r.header_exchange->lost()) {
-    declare_lost(rank, *loss);
+  if (const auto lost = r.header_exchange->lost()) {
+    declare_lost(rank, *lost);
   } else if (r.dead_peer && !r.header_exchange->has_left(r.dead_peer->rank)) {
     declare_lost(rank, *r.dead_peer);
   }
@@ -419,14 +420,14 @@ bool Simulation::carry_out(int rank, std::uint64_t ran_in) {
 
 // --- losses ---
 
-void Simulation::declare_lost(int rank, const HeaderExchange::Loss& loss) {
+void Simulation::declare_lost(int rank, const LostRank& lost) {
   Rank& r = at(rank);
   if (r.has_declared_loss || r.has_left) return;
-  print(rank, "learns that rank " + std::to_string(loss.rank) + " " + loss.how);
+  print(rank, "learns that rank " + std::to_string(lost.rank) + " " + lost.how);
   r.has_declared_loss = true;
-  r.header_exchange->publish_lost(loss);
+  r.header_exchange->publish_lost(lost);
   oracle_.notified_of_loss(rank);
-  r.core->on_lost(loss.rank, loss.how);
+  r.core->on_lost(lost.rank, lost.how);
   for (const Batch& batch : std::exchange(r.batches, {})) {
     for (const UseId use : batch.uses) complete(rank, use);
   }

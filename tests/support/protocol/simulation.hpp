@@ -70,7 +70,7 @@ class Simulation {
     // The engine.
     std::deque<Order> orders;
     std::deque<std::pair<int, Message>> mail;
-    std::optional<runtime::HeaderExchange::Loss> dead_peer;
+    std::optional<runtime::LostRank> dead_peer;
     std::deque<Batch> batches;
     std::uint64_t batch_count = 0;
     Time next_progress = kNever;
@@ -110,7 +110,7 @@ class Simulation {
   void notice_losses(int rank);
   bool advance(int rank);
   bool carry_out(int rank, std::uint64_t ran_in);
-  void declare_lost(int rank, const runtime::HeaderExchange::Loss& loss);
+  void declare_lost(int rank, const runtime::LostRank& lost);
   void find_silent(int rank);
   void start_data(int rank);
   void watch_data(int rank);

@@ -31,7 +31,7 @@ class SlotMemory {
 struct Store {
   std::uint64_t posted = 0;
   std::uint64_t wake_up_request = 0;
-  std::optional<runtime::HeaderExchange::Loss> loss;
+  std::optional<runtime::LostRank> lost;
 };
 
 class SlotHeaderExchange final : public runtime::HeaderExchange {
@@ -45,7 +45,7 @@ class SlotHeaderExchange final : public runtime::HeaderExchange {
     seen_[static_cast<std::size_t>(from)] =
         std::max(seen_[static_cast<std::size_t>(from)], store.posted);
     highest_wake_up_request_ = std::max(highest_wake_up_request_, store.wake_up_request);
-    if (store.loss && !loss_) loss_ = store.loss;
+    if (store.lost && !lost_) lost_ = store.lost;
   }
 
   void post(const runtime::Header& header) override {
@@ -74,10 +74,10 @@ class SlotHeaderExchange final : public runtime::HeaderExchange {
   }
   void request_wake_up(std::uint64_t exchange) override { publish({0, exchange, {}}); }
   std::uint64_t highest_wake_up_request() override { return highest_wake_up_request_; }
-  void publish_lost(const Loss& loss) override {
-    if (!loss_) publish({0, 0, loss});
+  void publish_lost(const runtime::LostRank& lost) override {
+    if (!lost_) publish({0, 0, lost});
   }
-  std::optional<Loss> lost() override { return loss_; }
+  std::optional<runtime::LostRank> lost() override { return lost_; }
   void leave() override { memory_.cells[static_cast<std::size_t>(rank_)].has_left = true; }
   bool has_left(int rank) override {
     return memory_.cells[static_cast<std::size_t>(rank)].has_left;
@@ -97,7 +97,7 @@ class SlotHeaderExchange final : public runtime::HeaderExchange {
   const Publish publish_;
   std::vector<std::uint64_t> seen_;
   std::uint64_t highest_wake_up_request_ = 0;
-  std::optional<Loss> loss_;
+  std::optional<runtime::LostRank> lost_;
 };
 
 }  // namespace kolo::simulator
