@@ -261,7 +261,7 @@ bool has_checkpoint(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / kIndexName, error) || !list_checkpoints(folder).empty();
 }
 
-/// Reads a shard file's data in blocks and verifies their checksums. Throws InvalidArgument, naming
+/// Reads a file's data in blocks and verifies their checksums. Throws InvalidArgument, naming
 /// the file, if it is missing, has another size or is damaged; BackendError if the system cannot
 /// read it.
 class Checkpoint::BlockReader {

@@ -7,7 +7,7 @@
 
 namespace kolo::checkpoints {
 
-/// Bytes of each block of a shard file's data that has a checksum; the last block may be shorter.
+/// Bytes of each block of a file's data that has a checksum; the last block may be shorter.
 inline constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
 /// XXH3, 64 bits.

@@ -80,7 +80,7 @@ CheckpointIndex whole_index(const std::vector<std::string>& parts) {
   return index;
 }
 
-std::string shard_name(int rank) {
+std::string rank_file_name(int rank) {
   std::string digits = std::to_string(rank);
   if (digits.size() < 4) digits.insert(0, 4 - digits.size(), '0');
   return "rank-" + digits + ".safetensors";
@@ -91,11 +91,11 @@ std::string shard_name(int rank) {
 /// The file that one rank writes: a safetensors file of its slices, each a tensor of one dimension
 /// named like the whole tensor or, if it is a part of it, "name[begin:end]". Empty slices are left
 /// out.
-class NewCheckpoint::Shard {
+class NewCheckpoint::RankFile {
  public:
   /// Throws InvalidArgument, naming the tensor, if a slice is not within its tensor or two slices
   /// have the same name.
-  explicit Shard(const std::vector<TensorSlice>& slices) : all_(slices) {
+  explicit RankFile(const std::vector<TensorSlice>& slices) : all_(slices) {
     for (const TensorSlice& slice : all_) {
       require_valid(slice);
       if (slice.count > 0) written_.push_back(slice);
@@ -224,7 +224,7 @@ struct NewCheckpoint::Parts {
   int keep_last;
   Ranks ranks;
   std::string what{};
-  std::optional<Shard> shard{};
+  std::optional<RankFile> file{};
   std::optional<Folder> created{};  // on the first rank
   std::filesystem::path place{};
   CheckpointIndex index{};  // of all files
@@ -239,14 +239,14 @@ NewCheckpoint::NewCheckpoint(std::filesystem::path folder, const std::vector<Ten
   const std::vector<std::string> facts = ranks.run(".begin", parts.what, [&] {
     std::string own_facts = facts_of(parts.folder, keep_last);
     require_storable(details);
-    parts.shard.emplace(own);
+    parts.file.emplace(own);
     if (ranks.rank() != 0) return own_facts;
     parts.created.emplace(parts.folder, ranks.timeout() / 2);
     return own_facts + '\0' + parts.created->name();
   });
   parts.place = parts.folder / require_same(facts, ranks);
   parts.index = whole_index(ranks.run(".index", parts.what, [&] {
-    CheckpointIndex index = parts.shard->index(shard_name(ranks.rank()));
+    CheckpointIndex index = parts.file->index(rank_file_name(ranks.rank()));
     index.details = details;
     return encode_index(index);
   }));
@@ -267,9 +267,9 @@ std::filesystem::path NewCheckpoint::write() {
   std::optional<Folder>& created = parts->created;
   CheckpointIndex& index = parts->index;
   const std::vector<std::string> checksums = ranks.run(".shards", what, [&] {
-    const std::string name = shard_name(ranks.rank());
+    const std::string name = rank_file_name(ranks.rank());
     const auto file = std::ranges::find(index.files, name, &CheckpointIndex::File::name);
-    return nlohmann::json(parts->shard->write(parts->place / name, file->bytes)).dump();
+    return nlohmann::json(parts->file->write(parts->place / name, file->bytes)).dump();
   });
   for (std::size_t i = 0; i < checksums.size(); ++i) {
     nlohmann::json::parse(checksums[i]).get_to(index.files[i].block_checksums);
@@ -282,7 +282,7 @@ std::filesystem::path NewCheckpoint::write() {
   });
   if (keep_last == 0) return folder / names[0];
   // Freeing a large file takes time, so every rank removes one, and then the first rank all others.
-  ranks.run(".remove", what, [&] { remove_retired(folder, shard_name(ranks.rank())); });
+  ranks.run(".remove", what, [&] { remove_retired(folder, rank_file_name(ranks.rank())); });
   ranks.run(".clean", what, [&] {
     if (created) remove_leftovers(folder);
     created.reset();  // releases the folder's lock before any rank returns

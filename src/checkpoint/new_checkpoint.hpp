@@ -35,7 +35,7 @@ using RequireLoadable =
     std::function<void(const CheckpointIndex& index, const std::filesystem::path& path)>;
 
 /// A new checkpoint in `folder`, which it creates if missing and which all ranks must see under
-/// this name: folder/checkpoint-00000007, with index.json and a shard file of each rank. A crash at
+/// this name: folder/checkpoint-00000007, with index.json and a file of each rank. A crash at
 /// any moment leaves the earlier checkpoints, and this one complete or not at all. If another
 /// program is saving into the folder, waits at most half its timeout, then throws BackendError,
 /// which names that program if possible.
@@ -67,7 +67,7 @@ class NewCheckpoint {
   std::filesystem::path write();
 
  private:
-  class Shard;
+  class RankFile;
   class Folder;
   struct Parts;
   std::unique_ptr<Parts> parts_;
