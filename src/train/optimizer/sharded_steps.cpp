@@ -49,8 +49,8 @@ class ShardedSteps final : public StepProtocol {
 
  private:
   std::vector<int> find_joined(const std::string& call) override;
-  void find_joined_before(const std::string& purpose);
-  bool find_joined_in(const MismatchError& error);
+  void meet_active(const std::string& purpose);
+  bool learn_joined(const MismatchError& error);
   void meet(const std::string& purpose, const std::function<bool()>& meanwhile = nullptr);
   void call_in_step(const char* call, const std::function<void()>& collective);
   void update();
@@ -75,8 +75,8 @@ ShardedSteps::ShardedSteps(TrainingContext& context, GradientReducers& reducers,
                                              std::size_t slot) {
     announce("gather", {reducer, unit, slot});
   };
-  context.unit_calls->find_joined = [this](const MismatchError& error) {
-    return find_joined_in(error);
+  context.unit_calls->learn_joined = [this](const MismatchError& error) {
+    return learn_joined(error);
   };
   hooks_.calls["gather"] = [this](const nlohmann::json& of) {
     reducers_.gather_for_others(of[0].get<std::string>(), of[1], of[2]);
@@ -92,7 +92,7 @@ ShardedSteps::ShardedSteps(TrainingContext& context, GradientReducers& reducers,
 
 ShardedSteps::~ShardedSteps() {
   context_.unit_calls->before_gather = nullptr;
-  context_.unit_calls->find_joined = nullptr;
+  context_.unit_calls->learn_joined = nullptr;
   if (!reducers_.are_sharded()) return;
   for (const auto& reducer : reducers_) {
     if (const ParameterShards* const shards = reducer->shards()) {
@@ -121,21 +121,21 @@ void ShardedSteps::meet(const std::string& purpose, const std::function<bool()>&
 }
 
 /// A meeting of active ranks, where joined ones are no error: it finds out who they are.
-void ShardedSteps::find_joined_before(const std::string& purpose) {
+void ShardedSteps::meet_active(const std::string& purpose) {
   // A unit that is being gathered may show it, too: the joined ranks then wait for a call.
   for (GatheredUnits* const units : reducers_.units()) units->finish_gathering();
   if (context_.have_some_joined()) return;
   try {
     meet(purpose);
   } catch (const MismatchError& error) {
-    if (!find_joined_in(error)) throw;
+    if (!learn_joined(error)) throw;
   }
 }
 
 /// After a mismatch of numbered collectives: whether it happened because some ranks have joined. If
 /// so, collective: all ranks come here, since all have the same text, and joined ranks then wait
 /// for calls.
-bool ShardedSteps::find_joined_in(const MismatchError& error) {
+bool ShardedSteps::learn_joined(const MismatchError& error) {
   if (std::string_view(error.what()).find(kJoin) == std::string_view::npos) return false;
   std::int64_t has_joined = context_.step.is_active ? 0 : 1;
   std::vector<std::int64_t> all(static_cast<std::size_t>(context_.set.size()));
@@ -150,7 +150,7 @@ bool ShardedSteps::find_joined_in(const MismatchError& error) {
 
 std::vector<int> ShardedSteps::find_joined(const std::string& call) {
   const bool is_news = !context_.have_some_joined();
-  find_joined_before(call);
+  meet_active(call);
   const std::vector<int> joined = context_.step.joined_ranks;
   if (is_news && !joined.empty()) {
     announce("refused", nullptr);
@@ -231,7 +231,7 @@ bool ShardedSteps::wait_for_active() {
       });
       context_.step.joined_ranks = context_.set.ranks();
     } catch (const MismatchError& error) {
-      if (!find_joined_in(error)) throw;
+      if (!learn_joined(error)) throw;
     }
   }
   return context_.step.joined_ranks.size() < context_.set.ranks().size();
@@ -250,7 +250,7 @@ void ShardedSteps::follow_one_step() {
 
 void ShardedSteps::begin_reduction(bool is_discarded) {
   if (!context_.step.is_active) return;
-  find_joined_before("the end of backward()");
+  meet_active("the end of backward()");
   announce("reduction", is_discarded);
 }
 

@@ -328,7 +328,7 @@ void GatheredUnits::complete(std::size_t unit) {
   try {
     handle.wait();
   } catch (const MismatchError& error) {
-    if (!calls_->find_joined || !calls_->find_joined(error)) throw;
+    if (!calls_->learn_joined || !calls_->learn_joined(error)) throw;
     gather(unit, *state.slot);
     return complete(unit);
   }

@@ -48,7 +48,7 @@ class UnitCalls {
   std::function<void(const std::string& reducer, std::size_t unit, std::size_t slot)> before_gather;
   /// Called on all ranks after a mismatch: whether it happened because some ranks have joined. The
   /// collective is then repeated, and before_gather() announces it to them.
-  std::function<bool(const MismatchError&)> find_joined;
+  std::function<bool(const MismatchError&)> learn_joined;
 
  private:
   static constexpr std::size_t kNumbers = 4096;  // bounds the number of names, which are remembered
