@@ -17,42 +17,6 @@
 namespace kolo::train {
 namespace {
 
-std::string refusal_of_shards(const std::string& name) {
-  return "DistributedOptimizer: the gradient of parameter '" + name +
-         "' is being reduced to shards of all ranks, or has been: grad() can be neither read nor "
-         "changed. Call for_each_gradient(), clip_grad_value_(), clip_grad_norm_() or step() of "
-         "the DistributedOptimizer; those of LibTorch see no shards.";
-}
-
-}  // namespace
-
-WithheldGradients::WithheldGradients(const std::vector<at::Tensor>& parameters,
-                                     std::vector<std::string> names)
-    : parameters_(parameters),
-      names_(std::move(names)),
-      stand_ins_(parameters.size()),
-      is_placed_(parameters.size()) {}
-
-void WithheldGradients::place(std::size_t parameter) {
-  at::Tensor& stand_in = stand_ins_[parameter];
-  if (!stand_in.defined()) {
-    stand_in = make_stand_in(parameters_[parameter], refusal_of_shards(names_[parameter]));
-  }
-  parameters_[parameter].mutable_grad() = stand_in;
-  is_placed_[parameter] = true;
-}
-
-void WithheldGradients::take_away(std::size_t parameter) {
-  if (is_in_place(parameter)) parameters_[parameter].mutable_grad().reset();
-  is_placed_[parameter] = false;
-}
-
-void WithheldGradients::take_away() {
-  for (std::size_t i = 0; i < is_placed_.size(); ++i) take_away(i);
-}
-
-namespace {
-
 // The positions of a rank's flags, counted from the end.
 constexpr std::int64_t kActive = -1;
 constexpr std::int64_t kCounted = -2;
@@ -179,7 +143,7 @@ const at::Tensor& GradientBuckets::flags_of(const Bucket& bucket) const {
 }
 
 std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFlags& own,
-                                              const WithheldGradients* withheld, double factor) {
+                                              const GradientStandIns* stand_ins, double factor) {
   const at::NoGradGuard no_grad;
   std::vector<std::size_t> present;
   const at::Tensor& flags = flags_of(bucket);
@@ -189,8 +153,8 @@ std::vector<at::Tensor> GradientBuckets::fill(const Bucket& bucket, const RankFl
   if (bucket.has_digest && own.digest) set_digest(digest_in(flags, bucket), *own.digest);
   for (std::size_t i = 0; i < bucket.members.size(); ++i) {
     const std::size_t parameter = bucket.members[i].parameter;
-    const bool is_withheld = withheld != nullptr && withheld->is_in_place(parameter);
-    if (parameters_[parameter].grad().defined() && !is_withheld) {
+    const bool is_stand_in = stand_ins != nullptr && stand_ins->is_in_place(parameter);
+    if (parameters_[parameter].grad().defined() && !is_stand_in) {
       present.push_back(parameter);
     } else {
       if (!is_sparse(parameter)) views_[parameter].zero_();

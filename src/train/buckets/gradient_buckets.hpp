@@ -10,40 +10,10 @@
 
 #include "kolo/shared_buffer.hpp"
 #include "train/buckets/bucket_plan.hpp"
+#include "train/buckets/gradient_stand_ins.hpp"
 #include "train/tensors/parameter_storage.hpp"
 
 namespace kolo::train {
-
-/// Stand-ins for the gradients of sharded parameters, which grad() is from the moment a gradient is
-/// taken for its reduction until the step ends. They have no memory: each access throws, since it
-/// would read nothing, and a change would be lost. A program drops a gradient by undefining grad().
-class WithheldGradients {
- public:
-  /// `parameters` outlive this.
-  WithheldGradients(const std::vector<at::Tensor>& parameters, std::vector<std::string> names);
-  ~WithheldGradients() { take_away(); }
-  WithheldGradients(const WithheldGradients&) = delete;  // it takes the stand-ins away once
-  WithheldGradients& operator=(const WithheldGradients&) = delete;
-
-  void place(std::size_t parameter);
-  /// Undefines the parameter's grad(), if it is a stand-in; or those of all parameters.
-  void take_away(std::size_t parameter);
-  void take_away();
-
-  bool is_in_place(std::size_t parameter) const {
-    return is_placed_[parameter] && parameters_[parameter].grad().is_same(stand_ins_[parameter]);
-  }
-  /// Whether the program has undefined or replaced the stand-in.
-  bool is_gone(std::size_t parameter) const {
-    return is_placed_[parameter] && !is_in_place(parameter);
-  }
-
- private:
-  const std::vector<at::Tensor>& parameters_;
-  const std::vector<std::string> names_;
-  std::vector<at::Tensor> stand_ins_;  // of each parameter, once it was needed
-  std::vector<bool> is_placed_;
-};
 
 /// What a rank says of itself with the gradients of a bucket.
 struct RankFlags {
@@ -95,10 +65,10 @@ class GradientBuckets {
   /// gradients are added to it.
   void widen(std::size_t parameter);
   /// Zeroes missing gradients, moves in all others, multiplied by `factor`, and sets the flags.
-  /// Stand-ins of `withheld`, which may be null, are missing gradients. Returns the gradients that
+  /// Stand-ins of `stand_ins`, which may be null, are missing gradients. Returns the gradients that
   /// were replaced.
   std::vector<at::Tensor> fill(const Bucket& bucket, const RankFlags& own,
-                               const WithheldGradients* withheld, double factor = 1.0);
+                               const GradientStandIns* stand_ins, double factor = 1.0);
   /// Zeroes the gaps between the gradients of a bucket, which a codec would encode with them.
   void zero_gaps(const Bucket& bucket);
   const at::Tensor& flags_of(const Bucket& bucket) const;

@@ -30,7 +30,7 @@ void GradientReducer::install_hooks(std::function<void()> before_gradient) {
         before_gradient();
         require_expected(parameter);
         // A new gradient replaces that of the last pass, which is in this rank's shard.
-        reduced().make_way(parameter);
+        reduced().remove_stand_in(parameter);
       },
       [this](std::size_t parameter) { take_gradient(parameter); });
 }

@@ -57,8 +57,8 @@ class GradientReducer {
   void for_each_gradient(const GradientVisitor& visit);
   /// Undefines the gradients that are in buckets and shards.
   void clear_gradients();
-  /// Takes the stand-ins for sharded gradients away.
-  void end_withholding() { reduced().make_way(); }
+  /// Undefines what stands in for sharded gradients.
+  void remove_stand_ins() { reduced().remove_stand_ins(); }
 
   bool has_arrivals() const { return now().arrivals.any(); }  ///< since the last step
   /// Whether the program has undefined gradients that have arrived since the last step, and whether

@@ -395,8 +395,8 @@ void GradientReducers::drop(const std::vector<std::string>& names) const {
   }
 }
 
-void GradientReducers::end_withholding() {
-  for (const auto& reducer : reducers_) reducer->end_withholding();
+void GradientReducers::remove_stand_ins() {
+  for (const auto& reducer : reducers_) reducer->remove_stand_ins();
 }
 
 void GradientReducers::clear_gradients() {

@@ -77,7 +77,7 @@ class GradientReducers {
   std::vector<std::string> drop_undefined() const;
   void drop(const std::vector<std::string>& names) const;
   void clear_gradients();
-  void end_withholding();
+  void remove_stand_ins();
   /// Once a step has laid out the first shards.
   bool are_sharded() const;
   /// Throws InvalidArgument if a parameter in pieces is in a group that needs whole tensors now.

@@ -47,8 +47,8 @@ class WholeGradients final : public ReducedGradients {
   }
   bool is_gone(std::size_t) const override { return false; }
   bool is_ignored(std::size_t) const override { return false; }
-  void make_way(std::size_t) override {}
-  void make_way() override {}
+  void remove_stand_in(std::size_t) override {}
+  void remove_stand_ins() override {}
 
  private:
   const std::vector<at::Tensor>& parameters_;
@@ -61,11 +61,11 @@ class ShardedGradients final : public ReducedGradients {
       : parameters_(parameters),
         sets_(sets),
         shards_(std::move(shards)),
-        withheld_(parameters, std::move(names)) {}
+        stand_ins_(parameters, std::move(names)) {}
 
   std::vector<at::Tensor> fill(GradientBuckets& buckets, const Bucket& bucket, const RankFlags& own,
                                double factor) const override {
-    return buckets.fill(bucket, own, &withheld_, factor);
+    return buckets.fill(bucket, own, &stand_ins_, factor);
   }
   std::unique_ptr<BucketReduction> submit(const GradientBuckets& buckets, std::size_t bucket,
                                           const std::string& name,
@@ -78,7 +78,7 @@ class ShardedGradients final : public ReducedGradients {
   void lend_memory(const GradientBuckets& buckets, const Bucket& bucket) override {
     if (buckets.plan().slots == 0) return;
     for (const Bucket::Member& member : bucket.members) {
-      if (buckets.is_in_place(member.parameter)) withheld_.place(member.parameter);
+      if (buckets.is_in_place(member.parameter)) stand_ins_.place(member.parameter);
     }
   }
   /// The shard. After the first pass, separate memory, which is then added to it.
@@ -102,7 +102,7 @@ class ShardedGradients final : public ReducedGradients {
     for (std::size_t i = 0; i < plan.members.size(); ++i) {
       const std::size_t parameter = plan.members[i].parameter;
       const bool is_free = !parameters_[parameter].grad().defined();
-      if (is_free && buckets.is_present(plan, i)) withheld_.place(parameter);
+      if (is_free && buckets.is_present(plan, i)) stand_ins_.place(parameter);
     }
   }
 
@@ -111,23 +111,23 @@ class ShardedGradients final : public ReducedGradients {
   }
   void visit(const Visit& visit) const override { shards_.for_each_gradient(visit); }
   void drop(std::size_t parameter) override {
-    withheld_.take_away(parameter);
+    stand_ins_.remove(parameter);
     shards_.clear_gradients_of(parameter);
   }
   void clear(GradientBuckets& buckets) override {
     buckets.clear_gradients();
-    withheld_.take_away();
+    stand_ins_.remove_all();
     for (std::size_t i = 0; i < buckets.buckets().size(); ++i) shards_.clear_gradients(i);
   }
   bool is_in_place(const GradientBuckets&, std::size_t parameter) const override {
-    return withheld_.is_in_place(parameter);
+    return stand_ins_.is_in_place(parameter);
   }
-  bool is_gone(std::size_t parameter) const override { return withheld_.is_gone(parameter); }
+  bool is_gone(std::size_t parameter) const override { return stand_ins_.is_gone(parameter); }
   bool is_ignored(std::size_t parameter) const override {
-    return parameters_[parameter].grad().defined() && !withheld_.is_in_place(parameter);
+    return parameters_[parameter].grad().defined() && !stand_ins_.is_in_place(parameter);
   }
-  void make_way(std::size_t parameter) override { withheld_.take_away(parameter); }
-  void make_way() override { withheld_.take_away(); }
+  void remove_stand_in(std::size_t parameter) override { stand_ins_.remove(parameter); }
+  void remove_stand_ins() override { stand_ins_.remove_all(); }
 
   ParameterShards* shards() override { return &shards_; }
 
@@ -135,7 +135,7 @@ class ShardedGradients final : public ReducedGradients {
   const std::vector<at::Tensor>& parameters_;
   const ShardSets& sets_;
   ParameterShards shards_;
-  WithheldGradients withheld_;
+  GradientStandIns stand_ins_;
   std::vector<at::Tensor> later_passes_;  // of each slot
 };
 

@@ -57,9 +57,9 @@ class ReducedGradients {
   virtual bool is_gone(std::size_t parameter) const = 0;
   /// Whether grad() has another gradient than the reduced one, which a sharded optimizer ignores.
   virtual bool is_ignored(std::size_t parameter) const = 0;
-  /// grad() of the parameter gets a gradient of this rank; or of all, once a step has ended.
-  virtual void make_way(std::size_t parameter) = 0;
-  virtual void make_way() = 0;
+  /// Undefines the stand-in for the parameter's sharded gradient, if there is one; or all of them.
+  virtual void remove_stand_in(std::size_t parameter) = 0;
+  virtual void remove_stand_ins() = 0;
 
   /// Null: each rank has whole gradients.
   virtual ParameterShards* shards() { return nullptr; }

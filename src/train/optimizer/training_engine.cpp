@@ -248,7 +248,7 @@ void TrainingEngine::drop_on_all_ranks() {
   if (is_reduced) phases.restart();
   if (!has_begun) normalization_.restart();
   // A step that has failed leaves stand-ins.
-  if (!has_begun && !is_reduced) return reducers_.end_withholding();
+  if (!has_begun && !is_reduced) return reducers_.remove_stand_ins();
   const std::string changed = reducers_.changed_since_arrival();
   const bool is_known = phases.current() == StepPhase::Failed;
   if (has_begun) {  // other ranks may have submitted buckets
