@@ -235,7 +235,7 @@ bool Engine::poll(Operation& operation) {
   // A function of the program may ask while it runs inside a step.
   if (is_done() || !creator_.is_current() || progress_mutex_.is_mine()) return is_done();
   announce_wait(operation);
-  const bool has_progressed = try_progress_step(polls_per_step());
+  const bool has_progressed = try_step(polls_per_step());
   // A program that asks again and again keeps the core from the rank that it waits for.
   if (!has_progressed && spin_.count() == 0) std::this_thread::yield();
   return is_done();
@@ -267,7 +267,7 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
   const bool is_bounded = until != Clock::time_point::max();
   Backoff backoff(spin_);
   while (!is_done()) {
-    const bool has_progressed = try_progress_step(polls_per_step());
+    const bool has_progressed = try_step(polls_per_step());
     if (is_bounded && Clock::now() >= until) break;
     if (has_progressed) {
       backoff.reset();
@@ -283,7 +283,7 @@ bool Engine::wait(Operation& operation, Clock::time_point until, insight::Event:
   return has_ended;
 }
 
-bool Engine::try_progress() { return waiters_.count == 0 && try_progress_step(1); }
+bool Engine::try_progress() { return waiters_.count == 0 && try_step(1); }
 
 std::vector<int> Engine::joined_ahead() {
   require_outside_step("the question who has joined");
@@ -314,13 +314,13 @@ kolo::Metrics::Bytes Engine::bytes() {
 
 // --- the progress step ---
 
-bool Engine::try_progress_step(int polls) {
+bool Engine::try_step(int polls) {
   if (!progress_mutex_.try_lock()) return false;
   const Lock lock(progress_mutex_, std::adopt_lock);
-  return progress_step(polls);
+  return step(polls);
 }
 
-bool Engine::progress_step(int polls) {
+bool Engine::step(int polls) {
   if (control_ == nullptr) return false;
   insight_->serve_requests();
   try {
@@ -588,7 +588,7 @@ void Engine::end(const std::string& why, Leaving how) {
     {
       const Lock lock(progress_mutex_);
       if (control_ == nullptr) break;  // another thread was faster
-      has_progressed = progress_step(1);
+      has_progressed = step(1);
       const bool is_idle = lost_ ? !executor_.has_stopped_batches() : executor_.is_idle();
       const bool is_over = is_idle && (lost_ || control_->have_all_left());
       const bool gives_up = is_idle && !is_over && Clock::now() > give_up_at;
@@ -632,7 +632,7 @@ void Engine::leave_when_closed(Clock::time_point now) {
 void Engine::release(const std::string& why) {
   queue_.stop(why);
   executor_.messages().end();
-  progress_step(1);  // ends operations submitted since the set was closed
+  step(1);  // ends operations submitted since the set was closed
   if (order_ != nullptr && !lost_) order_->end();
   control_->end();
   at_end_ = measure();
@@ -701,7 +701,7 @@ void Engine::report_lost(const LostRank& lost) {
 ///   a rank's silence at a deadline or in a shutdown | Coordinator or BatchExecutor; then
 ///                                                   | LossWatch::find_silent says which rank
 ///   different operations, matched by order          | OrderBroken, which ends a step
-///   any other exception in a step                   | progress_step: this rank is the lost one
+///   any other exception in a step                   | step: this rank is the lost one
 ///   the program, or a set that cannot be made       | fail: likewise
 ///
 /// A process that dies by an uncaught exception only publishes its loss: publish_end.

@@ -193,8 +193,10 @@ class Engine {
   void announce_wait(Operation& operation);
   /// A step costs as much as several polls of what it waits for.
   int polls_per_step() const;
-  bool try_progress_step(int polls);
-  bool progress_step(int polls) KOLO_REQUIRES(progress_mutex_);
+  /// A step, unless another thread is in one.
+  bool try_step(int polls);
+  /// make_progress, and what follows from its errors.
+  bool step(int polls) KOLO_REQUIRES(progress_mutex_);
   bool make_progress(Clock::time_point now, int polls) KOLO_REQUIRES(progress_mutex_);
   bool take_submissions(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
   bool advance_protocol(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
