@@ -28,8 +28,8 @@
 namespace kolo::compression {
 namespace {
 
-using Place = std::uint16_t;
-constexpr std::size_t kElementBytes = sizeof(Place) + sizeof(float);  // of a sparse payload
+using Index = std::uint16_t;
+constexpr std::size_t kElementBytes = sizeof(Index) + sizeof(float);  // of a sparse payload
 
 /// Whether a payload holds all `count` values instead of the `kept` largest and their places,
 /// because that takes no more bytes.
@@ -77,12 +77,12 @@ void write_largest(std::span<const float> values, std::size_t kept, std::byte* p
   }
   auto [least, ties] = find_threshold(values, kept);
   std::byte* place = payload;
-  std::byte* value = payload + kept * sizeof(Place);
+  std::byte* value = payload + kept * sizeof(Index);
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint32_t bits = magnitude_bits(values[i]);
     if (bits < least || (bits == least && ties == 0)) continue;
     if (bits == least) --ties;
-    const auto index = static_cast<Place>(i);
+    const auto index = static_cast<Index>(i);
     std::memcpy(place, &index, sizeof index);
     std::memcpy(value, &values[i], sizeof(float));
     place += sizeof index;
@@ -102,9 +102,9 @@ void add_sparse(const std::byte* payload, std::size_t kept, std::span<float> val
     return;
   }
   const std::byte* place = payload;
-  const std::byte* next = payload + kept * sizeof(Place);
+  const std::byte* next = payload + kept * sizeof(Index);
   for (std::size_t i = 0; i < kept; ++i) {
-    Place index = 0;
+    Index index = 0;
     std::memcpy(&index, place + i * sizeof index, sizeof index);
     std::memcpy(&value, next + i * sizeof value, sizeof value);
     values[index] += value;

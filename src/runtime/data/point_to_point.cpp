@@ -233,7 +233,7 @@ void PointToPoint::post(Position message) {
 }
 
 /// The first message or offer for such a receive.
-std::map<PointToPoint::Place, PointToPoint::Arrival>::iterator PointToPoint::find_unexpected(
+std::map<PointToPoint::MessageKey, PointToPoint::Arrival>::iterator PointToPoint::find_unexpected(
     const MessageMatch& wanted) {
   if (wanted.peer != kFromAny) return first_of(unexpected_, wanted.tag, wanted.peer);
   auto first = unexpected_.end();

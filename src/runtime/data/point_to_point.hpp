@@ -115,12 +115,12 @@ class PointToPoint {
   };
 
   /// Those of one tag between this rank and a peer are neighbours in a map, in order.
-  struct Place {
+  struct MessageKey {
     std::int64_t tag = 0;
     int peer = 0;
     std::uint64_t number = 0;
 
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const MessageKey&) const = default;
   };
 
   /// A send or a receive.
@@ -129,7 +129,7 @@ class PointToPoint {
     std::uint64_t number = 0;  // of a send's offer; of a receive, in the order of the calls
     Clock::time_point deadline{};
     Clock::time_point overdue_at{};  ///< or at the deadline, if that is later
-    Place offer{};                   // the one that a receive has taken: `number` is its id
+    MessageKey offer{};              // the one that a receive has taken: `number` is its id
     bool is_overtaken = false;       // a later receive has matched what the sender has sent since
     int data_tag = 0;                // of the data of a taken offer; 0: none is free yet
     std::vector<Transfer> transfers{};
@@ -158,7 +158,7 @@ class PointToPoint {
 
   // Receives.
   void post(Position message);
-  std::map<Place, Arrival>::iterator find_unexpected(const MessageMatch& wanted);
+  std::map<MessageKey, Arrival>::iterator find_unexpected(const MessageMatch& wanted);
   void take_message(Arrival arrival);
   void match(Position message, const Arrival& arrival);
   bool clear(Message& message);
@@ -194,10 +194,10 @@ class PointToPoint {
   std::uint64_t offers_ = 0;                   // made so far
   std::map<std::uint64_t, Position> offered_;  // by the offer's id, not answered
   std::uint64_t receives_ = 0;                 // posted so far
-  std::map<Place, Position> posted_;           // not matched
-  std::map<Place, Position> taken_;            // by the offer
+  std::map<MessageKey, Position> posted_;      // not matched
+  std::map<MessageKey, Position> taken_;       // by the offer
   std::uint64_t arrivals_ = 0;                 // unexpected ones so far
-  std::map<Place, Arrival> unexpected_;        // no receive matches them yet
+  std::map<MessageKey, Arrival> unexpected_;   // no receive matches them yet
   std::map<int, std::bitset<Communicator::kTagCount>> data_tags_;  // in use, by sender
 
   std::set<int> receivers_;  // have not taken the last message

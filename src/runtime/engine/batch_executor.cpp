@@ -94,7 +94,7 @@ bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
 
 namespace {
 
-Task wait_for(BatchQueue::Place place) { co_await place; }
+Task wait_for(BatchQueue::EndOfBatches end) { co_await end; }
 
 Task wait_for(std::vector<Transfer> transfers) {
   for (Transfer& transfer : transfers) co_await transfer;
@@ -148,7 +148,7 @@ void BatchExecutor::start_in_order(std::shared_ptr<Operation> operation,
 }
 
 void BatchExecutor::start_join(std::shared_ptr<Operation> join) {
-  on_cpu_.push({wait_for(on_gpu_.after_all()), {std::move(join)}, Clock::time_point::max()});
+  on_cpu_.push({wait_for(on_gpu_.end_of_all()), {std::move(join)}, Clock::time_point::max()});
 }
 
 bool BatchExecutor::is_idle() {

@@ -39,7 +39,7 @@ class BatchQueue {
     std::exception_ptr error{};
   };
   /// Awaitable until this many batches have ended.
-  struct Place {
+  struct EndOfBatches {
     const BatchQueue& queue;
     std::uint64_t awaited;
 
@@ -61,8 +61,8 @@ class BatchQueue {
   Step advance(int polls);
   /// Whether the first batch is overdue; true once per `grace`.
   bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
-  /// The place after all batches pushed so far. Refers to the queue.
-  Place after_all() const { return {*this, begun_}; }
+  /// The end of all batches pushed so far. Refers to the queue.
+  EndOfBatches end_of_all() const { return {*this, begun_}; }
 
   /// Removes and returns the batches that have not ended.
   std::deque<Batch> take_all();

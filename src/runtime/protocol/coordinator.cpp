@@ -14,7 +14,7 @@
 namespace kolo::runtime {
 
 void DeferredErrors::add(const std::string& name, const Failure& failure) {
-  std::deque<Place>& queue = by_name_[name];
+  std::deque<Entry>& queue = by_name_[name];
   if (!queue.empty() && queue.back()->failure == failure) {
     ++queue.back()->uses;
     return;
@@ -34,7 +34,7 @@ std::optional<Failure> DeferredErrors::take(const std::string& name) {
 }
 
 void DeferredErrors::remove_first(
-    std::unordered_map<std::string, std::deque<Place>>::iterator of_name) {
+    std::unordered_map<std::string, std::deque<Entry>>::iterator of_name) {
   all_.erase(of_name->second.front());
   of_name->second.pop_front();
   if (of_name->second.empty()) by_name_.erase(of_name);

@@ -42,12 +42,12 @@ class DeferredErrors {
     Failure failure;
     std::size_t uses;
   };
-  using Place = std::list<DeferredError>::iterator;
-  void remove_first(std::unordered_map<std::string, std::deque<Place>>::iterator of_name);
+  using Entry = std::list<DeferredError>::iterator;
+  void remove_first(std::unordered_map<std::string, std::deque<Entry>>::iterator of_name);
 
   std::size_t capacity_;
   std::list<DeferredError> all_;  // oldest first
-  std::unordered_map<std::string, std::deque<Place>> by_name_;
+  std::unordered_map<std::string, std::deque<Entry>> by_name_;
 };
 
 /// One submission of a request on this rank, numbered by the submitter.

@@ -41,7 +41,7 @@ Task move_chunks(Script& script, int count) {
   for (; script.chunks < count; ++script.chunks) co_await yield();
 }
 
-Task await_place(BatchQueue::Place place) { co_await place; }
+Task await(BatchQueue::EndOfBatches end) { co_await end; }
 
 template <class Error>
 Task fail(Error error) {
@@ -153,7 +153,7 @@ TEST(BatchQueueTest, Place_IsReachedOnceEverythingBeforeItHasEnded) {
   BatchQueue other;
   Script script;
   push(queue, wait(script));
-  const auto after = push(other, await_place(queue.after_all()));
+  const auto after = push(other, await(queue.end_of_all()));
   push(queue, move_chunks(script, 1));  // queued later: not awaited
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(other.advance(1).operations.empty());
   script.may_finish = true;
