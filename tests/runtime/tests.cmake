@@ -53,7 +53,7 @@ kolo_add_test(runtime_test SOURCES
   ${counting_tests}
   runtime/api/agreement_test.cpp
   runtime/api/callback_test.cpp
-  runtime/data/data_path_test.cpp
+  runtime/data/set_context_test.cpp
   runtime/api/denormals_test.cpp
   runtime/api/handle_test.cpp
   runtime/engine/engine_end_test.cpp

@@ -108,7 +108,7 @@ namespace {
 
 constexpr int kControlTag = Communicator::kTagCount - 1;
 
-Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Parts& parts) {
+Coordinator::Options coordinator_options(const SetContext& set, ControlPlane::Parts& parts) {
   const Config& config = set.config;
   Coordinator::Options options;
   options.rank = parts.communicator->rank();
@@ -126,7 +126,7 @@ Coordinator::Options coordinator_options(const DataPath& set, ControlPlane::Part
 
 }  // namespace
 
-ControlPlane::ControlPlane(Parts parts, const DataPath& set, comm::World& world)
+ControlPlane::ControlPlane(Parts parts, const SetContext& set, comm::World& world)
     : set_(set),
       coordinator_(coordinator_options(set, parts)),
       communicator_(std::move(parts.communicator)),

@@ -18,7 +18,7 @@
 #include "runtime/control/loss_watch.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
 #include "runtime/control/wire.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/coordinator.hpp"
 #include "runtime/protocol/header_exchange.hpp"
 
@@ -85,7 +85,7 @@ class ControlPlane {
   };
 
   /// `set` and `world` outlive this object.
-  ControlPlane(Parts parts, const DataPath& set, comm::World& world);
+  ControlPlane(Parts parts, const SetContext& set, comm::World& world);
 
   Coordinator& coordinator() { return coordinator_; }
 
@@ -126,7 +126,7 @@ class ControlPlane {
   std::uint64_t header_bytes() const { return header_exchange_->bytes_shown(); }
 
  private:
-  const DataPath& set_;
+  const SetContext& set_;
   Coordinator coordinator_;
   const std::unique_ptr<Communicator> communicator_;
   ControlMailbox mailbox_;

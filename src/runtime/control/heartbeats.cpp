@@ -72,7 +72,7 @@ constexpr auto kInterval = std::chrono::milliseconds(10);
 
 }  // namespace
 
-Heartbeats::Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
+Heartbeats::Heartbeats(int rank, const SetContext& set, const comm::Topology& world,
                        TreeHeaderExchange& header_exchange, std::unique_ptr<Communicator> beside)
     : set_(set),
       world_(world),

@@ -16,7 +16,7 @@
 #include "comm/topology.hpp"
 #include "kolo/communicator.hpp"
 #include "runtime/control/tree_header_exchange.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
@@ -64,7 +64,7 @@ class Heartbeats {
 
   /// `rank` counts within the set. `beside`: a communicator for heartbeats while a step takes long;
   /// null: none are sent then. The other arguments outlive this object.
-  Heartbeats(int rank, const DataPath& set, const comm::Topology& world,
+  Heartbeats(int rank, const SetContext& set, const comm::Topology& world,
              TreeHeaderExchange& header_exchange, std::unique_ptr<Communicator> beside = nullptr);
 
   /// Call it in every progress step. Sends heartbeats that are due. A neighbour that was silent for
@@ -83,7 +83,7 @@ class Heartbeats {
   LostRank describe(int rank) const;
   std::string host_of(int rank) const;
 
-  const DataPath& set_;
+  const SetContext& set_;
   const comm::Topology& world_;
   TreeHeaderExchange& header_exchange_;
   const std::chrono::nanoseconds limit_;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/world.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/header_exchange.hpp"
 
 namespace kolo::runtime {
@@ -19,7 +19,7 @@ class LossWatch {
   using Clock = std::chrono::steady_clock;
 
   /// `report` tells the user of a loss. The other arguments outlive this object.
-  LossWatch(const DataPath& set, comm::World& world, HeaderExchange& header_exchange,
+  LossWatch(const SetContext& set, comm::World& world, HeaderExchange& header_exchange,
             std::function<void(const LostRank&)> report)
       : set_(set), world_(world), header_exchange_(header_exchange), report_(std::move(report)) {}
 
@@ -39,7 +39,7 @@ class LossWatch {
   bool has_reached_all(const LostRank& lost, Clock::time_point now);
   std::optional<int> member(int world_rank) const;
 
-  const DataPath& set_;
+  const SetContext& set_;
   comm::World& world_;
   HeaderExchange& header_exchange_;
   const std::function<void(const LostRank&)> report_;

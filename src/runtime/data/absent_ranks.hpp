@@ -6,8 +6,8 @@
 
 #include "kolo/task.hpp"
 #include "runtime/data/backend.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/bits.hpp"
 
 /// Operations that run while some ranks have joined.
@@ -15,16 +15,16 @@ namespace kolo::runtime {
 
 /// Finds, for each operation, the ranks that joined without submitting it. Only these ranks
 /// know: an operation that a rank submitted before it joined counts in full, whenever it runs.
-Task find_absent(const DataPath& path, const Operations& batch, std::vector<Bits>& absent);
+Task find_absent(const SetContext& set, const Operations& batch, std::vector<Bits>& absent);
 
 /// The absent ranks of one operation, as reductions see them.
-JoinedRanks joined_of(const DataPath& path, const Bits& absent);
+JoinedRanks joined_of(const SetContext& set, const Bits& absent);
 
 /// Throws AgreedFailure on all ranks if the operation cannot run without the absent ones.
-void refuse_for_absent(const DataPath& path, const Request& request, const Bits& absent);
+void refuse_for_absent(const SetContext& set, const Request& request, const Bits& absent);
 
 /// Throws AgreedFailure on all ranks if any sends rows to a joined one, since they would be lost.
-Task refuse_rows_for_absent(const DataPath& path, const Request& request,
+Task refuse_rows_for_absent(const SetContext& set, const Request& request,
                             const std::vector<std::size_t>& received, const Bits& absent);
 
 /// Memory that is released with the operation that owns it.
@@ -39,7 +39,7 @@ class ScratchMemory {
 
 /// The contribution of a joined rank to `request`: identities to reductions, no rows, and memory
 /// for unused results.
-std::shared_ptr<Operation> make_stand_in(const DataPath& path, const Request& request,
+std::shared_ptr<Operation> make_stand_in(const SetContext& set, const Request& request,
                                          std::shared_ptr<ScratchMemory> scratch);
 
 }  // namespace kolo::runtime

@@ -10,15 +10,15 @@
 #include "kolo/error.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "runtime/data/absent_ranks.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/memory_overlap.hpp"
+#include "runtime/data/set_context.hpp"
 
 namespace kolo::runtime {
 namespace {
 
 /// A running operation.
 struct Dispatched {
-  const DataPath& path;
+  const SetContext& set;
   Backend& backend;
   Operation& operation;
   const Bits& absent;
@@ -38,13 +38,13 @@ struct Dispatched {
                             std::to_string(total) + " rows. Return memory for them, or throw.");
     }
     if (!backend.may_allocate(operation))
-      throw InvalidArgument(captured_on(path.communicator->rank()));
+      throw InvalidArgument(captured_on(set.communicator->rank()));
     backend.await_allocation(operation);
   }
 
   std::string captured_on(int rank) const {
-    return describe(operation.request) + " on process set " + path.name + ": its stream on " +
-           path.rank_text(rank) +
+    return describe(operation.request) + " on process set " + set.name + ": its stream on " +
+           set.rank_text(rank) +
            " is being captured into a CUDA graph since it was called. Wait for it before the "
            "capture.";
   }
@@ -56,7 +56,7 @@ struct Dispatched {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t row = type(i).size_bytes();
       const std::vector<ops::Range> places = ops::ranges_of(rows[i].received);
-      const std::size_t own = places[static_cast<std::size_t>(path.communicator->rank())].begin;
+      const std::size_t own = places[static_cast<std::size_t>(set.communicator->rank())].begin;
       const std::size_t total = places.back().begin + places.back().length;
       const TensorMemory& memory = this->memory(i);
       used.push_back({.input = {memory.input, static_cast<std::size_t>(memory.row_count) * row},
@@ -70,7 +70,7 @@ struct Dispatched {
   /// A call on tensor `index`. A joined rank has no memory in the shared buffer, so ranks access
   /// each other's buffers only if all have submitted the operation.
   CollectiveCall make_call(std::size_t index) const {
-    CollectiveCall call = path.make_call();
+    CollectiveCall call = set.make_call();
     call.dtype = type(index).dtype;
     call.input = memory(index).input;
     call.output = memory(index).output;
@@ -99,7 +99,7 @@ Task make_room_to_gather(const Dispatched& run, std::size_t index, TensorRows& r
   const std::vector<std::size_t> own{run.backend.may_allocate(run.operation)
                                          ? static_cast<std::size_t>(memory.row_count)
                                          : kCannotAllocate};
-  co_await gather_numbers(run.path, own, rows.received);
+  co_await gather_numbers(run.set, own, rows.received);
   refuse_captures(run, rows.received);
   run.allocate_output(index, rows.received);
 }
@@ -108,10 +108,10 @@ Task make_room_to_exchange(const Dispatched& run, std::size_t index, TensorRows&
   TensorMemory& memory = run.memory(index);
   rows.sent.assign(memory.send_splits.begin(), memory.send_splits.end());
   if (!run.backend.may_allocate(run.operation)) std::ranges::fill(rows.sent, kCannotAllocate);
-  co_await exchange_numbers(run.path, rows.sent, rows.received);
+  co_await exchange_numbers(run.set, rows.sent, rows.received);
   refuse_captures(run, rows.received);
   if (!run.absent.none()) {
-    co_await refuse_rows_for_absent(run.path, run.operation.request, rows.received, run.absent);
+    co_await refuse_rows_for_absent(run.set, run.operation.request, rows.received, run.absent);
   }
   run.allocate_output(index, rows.received);
 }
@@ -133,20 +133,20 @@ std::vector<std::size_t> kept_counts(const TensorType& type, int ranks) {
 }
 
 /// Adjacent operations with the same contributing ranks are reduced alike.
-std::vector<Reductions> reductions_of(const DataPath& path, const Operations& batch,
+std::vector<Reductions> reductions_of(const SetContext& set, const Operations& batch,
                                       const std::vector<Bits>& absent) {
   std::vector<Reductions> reductions;
   for (std::size_t which = 0; which < batch.size(); ++which) {
     const Request& request = batch[which]->request;
     if (which == 0 || absent[which] != absent[which - 1]) {
-      reductions.push_back({&request, joined_of(path, absent[which])});
+      reductions.push_back({&request, joined_of(set, absent[which])});
     }
     Reductions& alike = reductions.back();
     for (std::size_t i = 0; i < request.tensors.size(); ++i) {
       const TensorType& type = request.tensors[i];
       alike.items.push_back({&type, &batch[which]->tensors[i]});
       if (request.collective == Collective::AllReduce) continue;
-      alike.counts.push_back(kept_counts(type, path.communicator->size()));
+      alike.counts.push_back(kept_counts(type, set.communicator->size()));
     }
   }
   return reductions;
@@ -164,7 +164,7 @@ Move all_gather(const Dispatched& run, std::size_t index, const std::vector<std:
   call.counts = counts;
   call.shares_output = run.operation.request.is_once_per_node();
   if (call.input == nullptr) {  // in place
-    const auto own = static_cast<std::size_t>(run.path.communicator->rank());
+    const auto own = static_cast<std::size_t>(run.set.communicator->rank());
     call.input = call.output + places[own].begin * size_of(call.dtype);
   }
   const std::size_t total = places.back().begin + places.back().length;
@@ -172,7 +172,7 @@ Move all_gather(const Dispatched& run, std::size_t index, const std::vector<std:
 }
 
 Move broadcast(const Dispatched& run, std::size_t index) {
-  const std::vector<int>& ranks = run.path.world_ranks;
+  const std::vector<int>& ranks = run.set.world_ranks;
   const auto root = std::find(ranks.begin(), ranks.end(), run.operation.request.root);
   CollectiveCall call = run.make_call(index);
   call.count = run.type(index).count();
@@ -209,18 +209,18 @@ Task move_all(const Dispatched& run, const std::vector<TensorRows>& rows) {
 
 }  // namespace
 
-Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
+Task make_room(const SetContext& set, Backend& backend, const Operations& batch,
                const std::vector<Bits>& absent, BatchPlan& plan) {
   Operation& first = *batch.front();
   if (is_reduction(first)) {
-    plan.reductions = reductions_of(path, batch, absent);
+    plan.reductions = reductions_of(set, batch, absent);
     co_await backend.make_room(plan.reductions);
     co_return;
   }
-  refuse_for_absent(path, first.request, absent.front());
+  refuse_for_absent(set, first.request, absent.front());
   std::vector<TensorRows>& rows = plan.rows;
   rows.resize(first.tensors.size());
-  const Dispatched run{path, backend, first, absent.front()};
+  const Dispatched run{set, backend, first, absent.front()};
   for (std::size_t i = 0; i < rows.size(); ++i) {
     switch (first.request.collective) {
       case Collective::AllGather: co_await make_room_to_gather(run, i, rows[i]); break;
@@ -231,9 +231,9 @@ Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
   if (first.request.has_allocated_outputs()) run.check_overlap(rows);
 }
 
-Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
+Task dispatch(const SetContext& set, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent, const BatchPlan& plan) {
-  const Dispatched first{path, backend, *batch.front(), absent.front()};
+  const Dispatched first{set, backend, *batch.front(), absent.front()};
   switch (first.operation.request.collective) {
     case Collective::AllReduce:
     case Collective::ReduceScatter: co_await backend.reduce(plan.reductions); break;

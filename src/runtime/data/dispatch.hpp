@@ -5,8 +5,8 @@
 
 #include "kolo/task.hpp"
 #include "runtime/data/backend.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/bits.hpp"
 
 /// The one place that decides how each collective runs, for any memory of its tensors.
@@ -30,14 +30,14 @@ struct BatchPlan {
 ///   joined
 /// @throws AgreedFailure on all ranks if the operation cannot run: without the absent ones, or
 ///   since a rank has no memory left
-Task make_room(const DataPath& path, Backend& backend, const Operations& batch,
+Task make_room(const SetContext& set, Backend& backend, const Operations& batch,
                const std::vector<Bits>& absent, BatchPlan& plan);
 
 /// The second part: has `backend` move the elements. Nothing that ranks agree on fails any more.
 /// Collective: one batch at a time, in the same order on all ranks.
 /// @param batch operations that all ranks run together: several only if all are all-reduces
 /// @param plan as make_room() left it
-Task dispatch(const DataPath& path, Backend& backend, const Operations& batch,
+Task dispatch(const SetContext& set, Backend& backend, const Operations& batch,
               const std::vector<Bits>& absent, const BatchPlan& plan);
 
 }  // namespace kolo::runtime

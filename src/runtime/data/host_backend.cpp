@@ -32,14 +32,14 @@ Task HostBackend::reduce(std::span<const Reductions> reductions) {
 
 Task HostBackend::reduce(const Reductions& alike) {
   const Request& request = *alike.request;
-  const bool has_codec = path_.choices.compressors.find_codec(request.compression) != nullptr;
-  const bool can_pack = path_.config.fusion && request.op != ReduceOp::Adasum && !has_codec &&
+  const bool has_codec = set_.choices.compressors.find_codec(request.compression) != nullptr;
+  const bool can_pack = set_.config.fusion && request.op != ReduceOp::Adasum && !has_codec &&
                         request.collective == Collective::AllReduce;
-  const auto rank = static_cast<std::size_t>(path_.communicator->rank());
+  const auto rank = static_cast<std::size_t>(set_.communicator->rank());
   std::size_t length = 1;
   for (std::size_t i = 0; i < alike.items.size(); i += length) {
     const std::span<const ReductionItem> items = std::span(alike.items).subspan(i);
-    if (can_pack) length = fused_run(items, path_.config.fusion_bytes);
+    if (can_pack) length = fused_run(items, set_.config.fusion_bytes);
     if (length > 1) {
       co_await reduce_packed(request, items.first(length), alike.joined);
       continue;
@@ -89,7 +89,7 @@ Task HostBackend::reduce_packed(const Request& request, std::span<const Reductio
 Task HostBackend::move(Collective collective, std::span<const Move> moves) {
   for (const auto& [call, bytes] : moves) {
     const bool has_peer_buffers = !call.peer_buffers.empty();
-    co_await path_.choose(collective, bytes, ReduceOp::Sum, has_peer_buffers, call.shares_output)
+    co_await set_.choose(collective, bytes, ReduceOp::Sum, has_peer_buffers, call.shares_output)
         .run(call);
   }
 }
@@ -97,7 +97,7 @@ Task HostBackend::move(Collective collective, std::span<const Move> moves) {
 CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buffer,
                                       const ops::ReductionPlan& plan,
                                       const Compressor* compressor) const {
-  CollectiveCall call = path_.make_call();
+  CollectiveCall call = set_.make_call();
   call.input = buffer.input;
   call.output = buffer.output;
   call.count = buffer.count;
@@ -106,21 +106,21 @@ CollectiveCall HostBackend::make_call(const Request& request, const Buffer& buff
   call.compressor = compressor;
   call.reduction = plan.reduction;
   if (request.op == ReduceOp::Custom) {
-    call.reduction.custom = &path_.choices.find_reduction(request.custom);
+    call.reduction.custom = &set_.choices.find_reduction(request.custom);
   }
   return call;
 }
 
 Task HostBackend::reduce(const Request& request, Buffer buffer, JoinedRanks joined) {
-  const compression::Registry& compressors = path_.choices.compressors;
+  const compression::Registry& compressors = set_.choices.compressors;
   const Codec* const codec = compressors.find_codec(request.compression);
   if (request.compression_scope == CompressionScope::BetweenNodes) {
-    if (path_.nodes && compresses(request, buffer.dtype)) {
+    if (set_.nodes && compresses(request, buffer.dtype)) {
       return reduce_between_nodes(request, buffer, joined);
     }
     return reduce_by_choice(request, buffer, joined, compressors.find("none"));
   }
-  if (codec != nullptr && is_floating(buffer.dtype) && path_.communicator->size() > 1) {
+  if (codec != nullptr && is_floating(buffer.dtype) && set_.communicator->size() > 1) {
     return reduce_coded(request, buffer, joined, *codec);
   }
   return reduce_by_choice(request, buffer, joined, compressors.find(request.compression));
@@ -137,14 +137,14 @@ Task HostBackend::reduce_by_choice(const Request& request, Buffer buffer, Joined
   // Peers can access neither payloads nor the memory of a joined rank.
   const bool has_peer_buffers = !buffer.peer_buffers.empty() && !is_compressed && !is_widened &&
                                 !is_prescaled && joined.count == 0;
-  const Algorithm& algorithm = path_.choose(request.collective, buffer.count * size_of(payload),
-                                            request.op, has_peer_buffers);
+  const Algorithm& algorithm = set_.choose(request.collective, buffer.count * size_of(payload),
+                                           request.op, has_peer_buffers);
   const bool compresses_in_transit = is_compressed && algorithm.compresses && !is_prescaled;
   // Converted tensors are reduced in a copy.
   const bool is_copied = is_widened || is_prescaled || (is_compressed && !compresses_in_transit);
   const ops::ReductionPlan plan = ops::plan_reduction(
       payload, request.op, is_prescaled ? 1.0 : request.prescale, request.postscale,
-      algorithm.rank_ordered, divisor_of(request, joined, path_.communicator->size()));
+      algorithm.rank_ordered, divisor_of(request, joined, set_.communicator->size()));
 
   CollectiveCall call =
       make_call(request, buffer, plan, compresses_in_transit ? &compressor : nullptr);
@@ -167,7 +167,7 @@ Task HostBackend::reduce_by_choice(const Request& request, Buffer buffer, Joined
 
 Task HostBackend::reduce_coded(const Request& request, const Buffer& buffer, JoinedRanks joined,
                                const Codec& codec) {
-  const int divisor = divisor_of(request, joined, path_.communicator->size());
+  const int divisor = divisor_of(request, joined, set_.communicator->size());
   // Sums are float32, whatever the tensor's type.
   const ops::ReductionPlan plan = ops::plan_reduction(DType::Float32, request.op, request.prescale,
                                                       request.postscale, true, divisor);
@@ -180,14 +180,14 @@ Task HostBackend::reduce_coded(const Request& request, const Buffer& buffer, Joi
 }
 
 bool HostBackend::compresses(const Request& request, DType dtype) const {
-  const compression::Registry& compressors = path_.choices.compressors;
+  const compression::Registry& compressors = set_.choices.compressors;
   if (compressors.find_codec(request.compression) != nullptr) return is_floating(dtype);
   return compressors.find(request.compression).wire_dtype(dtype) != dtype;
 }
 
 /// Reduces a float32 copy of 16-bit floats.
 Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, JoinedRanks joined) {
-  const compression::Registry& compressors = path_.choices.compressors;
+  const compression::Registry& compressors = set_.choices.compressors;
   const Codec* const codec = compressors.find_codec(request.compression);
   const Compressor* const compressor =
       codec == nullptr ? &compressors.find(request.compression) : nullptr;
@@ -195,7 +195,7 @@ Task HostBackend::reduce_between_nodes(const Request& request, Buffer buffer, Jo
   ops::ReductionPlan plan =
       ops::plan_reduction(compressor != nullptr ? compressor->wire_dtype(reduced) : DType::Float32,
                           request.op, request.prescale, request.postscale, codec != nullptr,
-                          divisor_of(request, joined, path_.communicator->size()));
+                          divisor_of(request, joined, set_.communicator->size()));
   plan.wire = reduced;
   CollectiveCall call = make_call(request, buffer, plan, nullptr);
   call.compressor = compressor;

@@ -10,8 +10,8 @@
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
 #include "runtime/data/backend.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -20,7 +20,7 @@ namespace kolo::runtime {
 /// fused, converted if they are compressed or averaged in a wider type, and otherwise run in place.
 class HostBackend final : public Backend {
  public:
-  explicit HostBackend(const DataPath& path) : path_(path) {}
+  explicit HostBackend(const SetContext& set) : set_(set) {}
 
   Task make_room(std::span<const Reductions>) override { co_return; }  // vectors grow
   Task reduce(std::span<const Reductions> reductions) override;
@@ -67,7 +67,7 @@ class HostBackend final : public Backend {
   Task from_wire(Conversion conversion, const std::byte* wire, std::byte* tensor,
                  std::size_t count);
 
-  const DataPath& path_;
+  const SetContext& set_;
   std::vector<std::byte> packed_;  // of the running batch; kept for reuse
   std::vector<std::byte> wire_;
   std::uint64_t bytes_packed_ = 0;

@@ -36,17 +36,17 @@ class HostScratch final : public ScratchMemory {
 }  // namespace
 
 Task HostRunner::run(Operations batch, bool have_some_joined) {
-  return run(std::move(batch), have_some_joined, *path_.communicator);
+  return run(std::move(batch), have_some_joined, *set_.communicator);
 }
 
 /// `of_world`: the communicator as the world has made it.
 Task HostRunner::run(Operations batch, bool have_some_joined, Communicator& of_world) {
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
-  if (have_some_joined) co_await find_absent(path_, batch, absent);
+  if (have_some_joined) co_await find_absent(set_, batch, absent);
   BatchPlan plan;
-  co_await make_room(path_, backend_, batch, absent, plan);
-  co_await dispatch(path_, backend_, batch, absent, plan);
+  co_await make_room(set_, backend_, batch, absent, plan);
+  co_await dispatch(set_, backend_, batch, absent, plan);
   Operation& first = *batch.front();
   switch (first.request.collective) {
     case Collective::AddProcessSet: first.process_set_number = ++process_sets_; break;
@@ -91,15 +91,15 @@ Task HostRunner::find_peer_buffers(Operation& operation, OrderedCommunicator& or
   if (!places) co_return;
   for (std::size_t rank = 0; rank < places->size(); ++rank) {
     operation.tensors.front().peer_buffers.push_back(
-        path_.heap->at(static_cast<int>(rank), (*places)[rank]));
+        set_.heap->at(static_cast<int>(rank), (*places)[rank]));
   }
 }
 
 Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
   const Request& request = one.front()->request;
   std::optional<std::size_t> place;
-  if (path_.heap != nullptr) {
-    place = path_.heap->offset_of(memory_for_peers(*one.front(), order.rank()));
+  if (set_.heap != nullptr) {
+    place = set_.heap->offset_of(memory_for_peers(*one.front(), order.rank()));
   }
   co_await order.room();
   order.begin(request, place.value_or(Stamp::kNowhere));
@@ -111,7 +111,7 @@ Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
   if (is_barrier) {
     std::vector<std::size_t> all;
     const std::vector<std::size_t> own{0};
-    co_await gather_numbers(path_, own, all);
+    co_await gather_numbers(set_, own, all);
   }
   Task whole = run(one, false, order.inner());
   std::exception_ptr error;
@@ -128,8 +128,8 @@ Task HostRunner::run_in_order(Operations one, OrderedCommunicator& order) {
 Task HostRunner::share_memory(Operation& operation, Communicator& of_world) {
   operation.shared_memory_number = ++shared_memories_;
   const bool is_per_node = operation.request.is_once_per_node();
-  if (path_.staging == nullptr && !is_per_node) co_return;
-  Communicator& sharers = is_per_node ? *path_.node_communicator : of_world;
+  if (set_.staging == nullptr && !is_per_node) co_return;
+  Communicator& sharers = is_per_node ? *set_.node_communicator : of_world;
   try {
     co_await world_.make_window(sharers, kShareMemoryTag, operation.request.size_bytes(),
                                 operation.shared_window);
@@ -142,13 +142,13 @@ Task HostRunner::share_memory(Operation& operation, Communicator& of_world) {
 }
 
 std::shared_ptr<Operation> HostRunner::make_stand_in(const Request& request) const {
-  return runtime::make_stand_in(path_, request, std::make_shared<HostScratch>());
+  return runtime::make_stand_in(set_, request, std::make_shared<HostScratch>());
 }
 
 Metrics::Bytes HostRunner::bytes() const {
-  Metrics::Bytes bytes{.messages = path_.communicator->bytes_sent(),
+  Metrics::Bytes bytes{.messages = set_.communicator->bytes_sent(),
                        .packed = backend_.bytes_packed()};
-  for (const auto* const window : {path_.staging.get(), path_.node_staging.get()}) {
+  for (const auto* const window : {set_.staging.get(), set_.node_staging.get()}) {
     if (window != nullptr) bytes.shared_memory += window->bytes_moved();
   }
   return bytes;

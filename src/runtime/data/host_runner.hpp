@@ -5,10 +5,10 @@
 #include "comm/world.hpp"
 #include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/host_backend.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/ordered_communicator.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -17,8 +17,7 @@ namespace kolo::runtime {
 class HostRunner {
  public:
   /// All arguments outlive the runner.
-  HostRunner(comm::World& world, const DataPath& path)
-      : world_(world), path_(path), backend_(path) {}
+  HostRunner(comm::World& world, const SetContext& set) : world_(world), set_(set), backend_(set) {}
 
   /// Runs one batch, as dispatch() does. `have_some_joined`: some ranks may take part with
   /// operations from make_stand_in.
@@ -37,7 +36,7 @@ class HostRunner {
   Task share_memory(Operation& operation, Communicator& of_world);
 
   comm::World& world_;
-  const DataPath& path_;
+  const SetContext& set_;
   HostBackend backend_;
   // Counts so far; the same on all ranks.
   int process_sets_ = 0;     // added

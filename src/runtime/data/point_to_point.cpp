@@ -53,8 +53,8 @@ std::vector<Transfer> in_segments(std::span<Data> data, const Begin& begin_trans
 
 }  // namespace
 
-PointToPoint::PointToPoint(const DataPath& path, std::unique_ptr<Communicator> communicator)
-    : path_(path), communicator_(std::move(communicator)) {}
+PointToPoint::PointToPoint(const SetContext& set, std::unique_ptr<Communicator> communicator)
+    : set_(set), communicator_(std::move(communicator)) {}
 
 /// After a loss MPI may still read what nobody has received.
 PointToPoint::~PointToPoint() {
@@ -151,7 +151,7 @@ std::optional<PointToPoint::Arrival> PointToPoint::take_next() {
   if (bytes.size() < sizeof(Header) || header.kind > Kind::Taken || header.dtype >= kDTypeCount ||
       arrival.data.size() != expected || (header.kind == Kind::Taken && !closed_)) {
     throw BackendError("a message of " + std::to_string(bytes.size()) + " bytes from " +
-                       path_.rank_text(sender) + " of process set " + path_.name +
+                       set_.rank_text(sender) + " of process set " + set_.name +
                        " is damaged, or from another version of Kolo");
   }
   incoming_.reset();
@@ -204,7 +204,7 @@ void PointToPoint::take_answer(const Header& answer) {
   message->transfers = in_segments(data, [&](std::span<const std::byte> segment) {
     return communicator_->send(segment, peer, static_cast<int>(answer.tag));
   });
-  message->overdue_at = later(Clock::now(), path_.longest_silence());
+  message->overdue_at = later(Clock::now(), set_.longest_silence());
   moving_.splice(moving_.end(), waiting_, message);
 }
 
@@ -278,11 +278,11 @@ void PointToPoint::match(Position message, const Arrival& arrival) {
     end(waiting_, message, mismatch(*message, sender, header));
     return;
   }
-  if (operation.message.sender != nullptr) *operation.message.sender = path_.world_rank(sender);
+  if (operation.message.sender != nullptr) *operation.message.sender = set_.world_rank(sender);
   if (is_offer) {
     message->offer = {header.tag, sender, header.id};
     taken_[message->offer] = message;
-    message->overdue_at = later(Clock::now(), path_.longest_silence());
+    message->overdue_at = later(Clock::now(), set_.longest_silence());
     moving_.splice(moving_.end(), waiting_, message);
     clear(*message);
     return;
@@ -340,7 +340,7 @@ void PointToPoint::take_back(const Arrival& gone) {
   // The next message is for a receive that was posted later, and has it already.
   end(moving_, message,
       Failure{ErrorKind::Timeout,
-              about(*message->operation) + path_.rank_text(sender) +
+              about(*message->operation) + set_.rank_text(sender) +
                   " gave up the message that it takes, after a later receive had taken the next. "
                   "Raise the timeout of the send (KOLO_TIMEOUT, MessageOptions::timeout)."});
 }
@@ -390,7 +390,7 @@ bool PointToPoint::is_overdue(Clock::time_point now) {
   bool is_overdue = false;
   for (Message& message : moving_) {
     if (now <= std::max(message.deadline, message.overdue_at)) continue;
-    message.overdue_at = later(now, path_.longest_silence());
+    message.overdue_at = later(now, set_.longest_silence());
     is_overdue = true;
   }
   return is_overdue;
@@ -473,17 +473,17 @@ Failure PointToPoint::mismatch(const Message& message, int peer, const Header& t
   const Operation& operation = *message.operation;
   const Header own = header_of(operation);
   const bool sends = is_send(message);
-  return {ErrorKind::Mismatch, about(operation) + path_.rank_text(communicator_->rank()) +
+  return {ErrorKind::Mismatch, about(operation) + set_.rank_text(communicator_->rank()) +
                                    (sends ? " sends " : " receives ") +
                                    text_of_size(own.bytes, own.dtype) + ", " +
-                                   path_.rank_text(peer) + (sends ? " receives " : " sends ") +
+                                   set_.rank_text(peer) + (sends ? " receives " : " sends ") +
                                    text_of_size(theirs.bytes, theirs.dtype) + " with tag " +
                                    std::to_string(own.tag) + ". Send and receive the same."};
 }
 
 std::string PointToPoint::what_is_missing(const Operation& operation) const {
   const auto& [peer, tag, sender] = operation.message;
-  const std::string rank = peer == kFromAny ? "any rank" : path_.rank_text(peer);
+  const std::string rank = peer == kFromAny ? "any rank" : set_.rank_text(peer);
   const std::string with_tag = "tag " + std::to_string(tag);
   return operation.request.collective == Collective::Send
              ? rank + " has posted no receive for " + with_tag
@@ -491,7 +491,7 @@ std::string PointToPoint::what_is_missing(const Operation& operation) const {
 }
 
 std::string PointToPoint::about(const Operation& operation) const {
-  return describe(operation.request) + " on process set " + path_.name + ": ";
+  return describe(operation.request) + " on process set " + set_.name + ": ";
 }
 
 }  // namespace kolo::runtime

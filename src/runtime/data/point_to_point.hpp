@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "kolo/communicator.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 
 namespace kolo::runtime {
 
@@ -36,8 +36,8 @@ class PointToPoint {
  public:
   using Clock = Operation::Clock;
 
-  /// `path` outlives this object.
-  PointToPoint(const DataPath& path, std::unique_ptr<Communicator> communicator);
+  /// `set` outlives this object.
+  PointToPoint(const SetContext& set, std::unique_ptr<Communicator> communicator);
   ~PointToPoint();
 
   /// A send or a receive, which begins in the next step; once the set is closed, a receive alone.
@@ -179,7 +179,7 @@ class PointToPoint {
   std::string what_is_missing(const Operation& operation) const;
   std::string about(const Operation& operation) const;
 
-  const DataPath& path_;
+  const SetContext& set_;
   const std::unique_ptr<Communicator> communicator_;  // before its transfers
   std::map<int, std::list<Packet>> outgoing_;         // by receiver
   std::optional<std::pair<int, Packet>> incoming_;    // with its sender

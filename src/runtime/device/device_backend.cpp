@@ -9,7 +9,7 @@
 #include "comm/gpu/gpu.hpp"
 #include "ops/kernels/pieces.hpp"
 #include "ops/steps/reduction_plan.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 
 namespace kolo::runtime {
 DevicePlan plan_on_device(const Request& request, const DeviceSituation& situation) {
@@ -89,8 +89,8 @@ constexpr std::size_t kPieceBytes = 256;
 class DirectExchange {
  public:
   /// Both outlive it.
-  DirectExchange(const DevicePath& device, const FusedTensors& reduced)
-      : path_(device), fused_(reduced) {}
+  DirectExchange(const DeviceContext& device, const FusedTensors& reduced)
+      : device_(device), fused_(reduced) {}
 
   /// Of the places in staging memory: received, packed.
   std::array<std::size_t, 2> places() const {
@@ -102,44 +102,45 @@ class DirectExchange {
   /// Whether each rank keeps its piece alone.
   bool scatters() const { return !fused_.counts.empty(); }
 
-  const DevicePath& path_;
+  const DeviceContext& device_;
   const FusedTensors& fused_;
   const DevicePlan& plan_ = fused_.plan;
   const std::size_t element_ = size_of(plan_.wire);
-  const std::size_t size_ = static_cast<std::size_t>(path_.communicator.size());
+  const std::size_t size_ = static_cast<std::size_t>(device_.communicator.size());
   const std::vector<ops::Range> pieces_ =
-      scatters() ? ops::ranges_of(fused_.counts)
-                 : ops::pieces_of(fused_.count, path_.communicator.size(), kPieceBytes / element_);
+      scatters()
+          ? ops::ranges_of(fused_.counts)
+          : ops::pieces_of(fused_.count, device_.communicator.size(), kPieceBytes / element_);
 };
 
 Task DirectExchange::run() {
-  const auto [received, packed] = path_.staging.take(places());
+  const auto [received, packed] = device_.staging.take(places());
   const std::byte* input = fused_.tensors.front().from;
   std::byte* output = fused_.tensors.front().to;
   if (plan_.is_staged) {
-    path_.gpu.convert(fused_.packed_to(packed), {fused_.dtype, plan_.wire}, path_.stream);
+    device_.gpu.convert(fused_.packed_to(packed), {fused_.dtype, plan_.wire}, device_.stream);
     input = output = packed;
   }
-  const ops::Range own = pieces_[static_cast<std::size_t>(path_.communicator.rank())];
+  const ops::Range own = pieces_[static_cast<std::size_t>(device_.communicator.rank())];
   std::byte* const result = scatters() && !plan_.is_staged ? output : output + own.begin * element_;
   std::vector<std::size_t> counts;
   for (const ops::Range& piece : pieces_) counts.push_back(piece.length);
-  path_.traffic.add_round(fused_.count * element_);
-  path_.mark_launch();
-  path_.communicator.all_to_all(input, counts, received,
-                                std::vector<std::size_t>(size_, own.length), plan_.wire,
-                                path_.stream);
-  co_await path_.communicator;
-  path_.gpu.add_up({received, plan_.wire, own.length, own.length, path_.communicator.size()},
-                   {plan_.before, plan_.after}, result, path_.stream);
+  device_.traffic.add_round(fused_.count * element_);
+  device_.mark_launch();
+  device_.communicator.all_to_all(input, counts, received,
+                                  std::vector<std::size_t>(size_, own.length), plan_.wire,
+                                  device_.stream);
+  co_await device_.communicator;
+  device_.gpu.add_up({received, plan_.wire, own.length, own.length, device_.communicator.size()},
+                     {plan_.before, plan_.after}, result, device_.stream);
   if (!scatters()) {
-    path_.traffic.add_round(fused_.count * element_);
-    path_.mark_launch();
-    path_.communicator.all_gather(result, output, counts, plan_.wire, path_.stream);
-    co_await path_.communicator;
+    device_.traffic.add_round(fused_.count * element_);
+    device_.mark_launch();
+    device_.communicator.all_gather(result, output, counts, plan_.wire, device_.stream);
+    co_await device_.communicator;
   }
   if (!plan_.is_staged) co_return;
-  path_.gpu.convert(fused_.unpacked_from(packed), {plan_.wire, fused_.dtype}, path_.stream);
+  device_.gpu.convert(fused_.unpacked_from(packed), {plan_.wire, fused_.dtype}, device_.stream);
 }
 
 std::vector<std::size_t> staged_bytes_of(std::span<const FusedTensors> group) {
@@ -152,15 +153,15 @@ std::vector<std::size_t> staged_bytes_of(std::span<const FusedTensors> group) {
 
 DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, bool is_packed) const {
   const auto& [request, joined, items, counts] = reductions;
-  const int divisor = divisor_of(*request, joined, path_.communicator->size());
-  const Compressor& compressor = path_.choices.compressors.find(request->compression);
+  const int divisor = divisor_of(*request, joined, set_.communicator->size());
+  const Compressor& compressor = set_.choices.compressors.find(request->compression);
   DevicePlan plan = plan_on_device(
       *request,
       {.dtype = real_type(dtype),
        .payload = real_type(compressor.wire_dtype(dtype)),
        .size = divisor,
        .needs_staging = is_packed || joined.count > 0,
-       .prefers_direct = path_.choices.algorithms.preferred(request->collective) == "direct"});
+       .prefers_direct = set_.choices.algorithms.preferred(request->collective) == "direct"});
   // A joined rank's identity must not be scaled. In a direct exchange it is zeros, and the factor
   // is for the other ranks' inputs, which this rank combines.
   if (joined.is_here && !plan.is_direct) plan.before = 1.0;
@@ -171,8 +172,8 @@ DevicePlan DeviceBackend::plan_of(const Reductions& reductions, DType dtype, boo
 FusedTensors DeviceBackend::fuse(const Reductions& reductions, std::size_t first) const {
   std::span<const ReductionItem> items = std::span(reductions.items).subspan(first);
   const DType dtype = items.front().type->dtype;
-  const bool can_pack = path_.config.fusion && reductions.counts.empty();
-  items = items.first(can_pack ? fused_run(items, path_.config.fusion_bytes) : 1);
+  const bool can_pack = set_.config.fusion && reductions.counts.empty();
+  items = items.first(can_pack ? fused_run(items, set_.config.fusion_bytes) : 1);
   FusedTensors fused{.plan = plan_of(reductions, dtype, items.size() > 1),
                      .dtype = real_type(dtype)};
   for (const auto& [type, memory] : items) {
@@ -184,7 +185,7 @@ FusedTensors DeviceBackend::fuse(const Reductions& reductions, std::size_t first
   if (reductions.counts.empty()) return fused;
   fused.counts = reductions.counts[first];
   for (std::size_t& count : fused.counts) count *= parts_of(dtype);
-  fused.kept = ops::ranges_of(fused.counts)[static_cast<std::size_t>(path_.communicator->rank())];
+  fused.kept = ops::ranges_of(fused.counts)[static_cast<std::size_t>(set_.communicator->rank())];
   return fused;
 }
 
@@ -252,8 +253,10 @@ class Conversions {
     if (found == kinds_.end()) found = kinds_.insert(found, {conversion, {}});
     found->second.insert(found->second.end(), runs.begin(), runs.end());
   }
-  void launch(const DevicePath& path) const {
-    for (const auto& [conversion, runs] : kinds_) path.gpu.convert(runs, conversion, path.stream);
+  void launch(const DeviceContext& device) const {
+    for (const auto& [conversion, runs] : kinds_) {
+      device.gpu.convert(runs, conversion, device.stream);
+    }
   }
 
  private:

@@ -10,8 +10,8 @@
 #include "kolo/dtype.hpp"
 #include "kolo/task.hpp"
 #include "runtime/data/backend.hpp"
-#include "runtime/data/data_path.hpp"
-#include "runtime/device/device_path.hpp"
+#include "runtime/data/set_context.hpp"
+#include "runtime/device/device_context.hpp"
 #include "runtime/protocol/request.hpp"
 
 namespace kolo::runtime {
@@ -66,11 +66,11 @@ struct FusedTensors;  // one tensor, or several that are reduced as one
 class DeviceBackend final : public Backend {
  public:
   /// All arguments outlive the backend.
-  DeviceBackend(const DataPath& path, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
+  DeviceBackend(const SetContext& set, comm::Gpu& gpu, comm::DeviceCommunicator& communicator,
                 comm::DeviceStream stream, const std::shared_ptr<CUevent_st>& launch,
                 RingTraffic& traffic)
-      : path_(path),
-        staging_(path, gpu),
+      : set_(set),
+        staging_(set, gpu),
         device_{gpu, communicator, stream, launch, traffic, staging_} {}
   DeviceBackend(const DeviceBackend&) = delete;  // its parts refer to one another
   DeviceBackend& operator=(const DeviceBackend&) = delete;
@@ -99,9 +99,9 @@ class DeviceBackend final : public Backend {
   void launch(const FusedTensors& fused, std::byte* place);
   void launch_move(Collective collective, const CollectiveCall& call, std::size_t bytes);
 
-  const DataPath& path_;
+  const SetContext& set_;
   DeviceStaging staging_;
-  const DevicePath device_;
+  const DeviceContext device_;
   Pool<CUevent_st> events_;
 };
 

@@ -13,9 +13,9 @@
 #include "kolo/error.hpp"
 #include "ops/kernels/kernels.hpp"
 #include "runtime/data/absent_ranks.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/dispatch.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 
 namespace kolo::runtime {
 namespace {
@@ -157,15 +157,15 @@ class DeviceScratch final : public ScratchMemory {
 
 }  // namespace
 
-DeviceRunner::DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchQueue& launches, int set,
-                           bool is_matched_by_order, int local_rank)
+DeviceRunner::DeviceRunner(comm::Gpus& gpus, const SetContext& set, LaunchQueue& launches,
+                           int number, bool is_matched_by_order, int local_rank)
     : gpus_(gpus),
-      path_(path),
-      launches_(launches),
       set_(set),
+      launches_(launches),
+      number_(number),
       is_matched_by_order_(is_matched_by_order),
       gpu_(gpus, local_rank),
-      traffic_(path.communicator->size()) {}
+      traffic_(set.communicator->size()) {}
 
 // --- any thread ---
 
@@ -187,8 +187,8 @@ void DeviceRunner::line_up(Operation& operation) {
   if (!has_peers()) return;
   operation.device.turn =
       is_matched_by_order_
-          ? launches_.submit(set_, Deadline::at(operation.deadline),
-                             describe(operation.request) + " on process set " + path_.name)
+          ? launches_.submit(number_, Deadline::at(operation.deadline),
+                             describe(operation.request) + " on process set " + set_.name)
           : launches_.announce();
 }
 
@@ -202,25 +202,25 @@ void DeviceRunner::order_after(const Operation& operation, comm::DeviceStream st
 
 Task DeviceRunner::connect(const Request& first) {
   if (communicator_ != nullptr) co_return;
-  if (!path_.config.share_gpu) co_await require_own_gpus(first);
-  co_await gpus_.connect(*path_.communicator, kConnectTag, gpu_.get(), communicator_);
-  backend_.emplace(path_, gpu_.get(), *communicator_, gpu_.stream(), launch_, traffic_);
+  if (!set_.config.share_gpu) co_await require_own_gpus(first);
+  co_await gpus_.connect(*set_.communicator, kConnectTag, gpu_.get(), communicator_);
+  backend_.emplace(set_, gpu_.get(), *communicator_, gpu_.stream(), launch_, traffic_);
 }
 
 /// NCCL refuses two ranks on one GPU too, but with a poorer error text.
 Task DeviceRunner::require_own_gpus(const Request& first) {
   const std::vector<std::size_t> own{gpu_.get().id()};
   std::vector<std::size_t> ids;
-  co_await gather_numbers(path_, own, ids);
+  co_await gather_numbers(set_, own, ids);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto same = std::find(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(i), ids[i]);
     const auto other = static_cast<std::size_t>(same - ids.begin());
     if (other == i) continue;
-    const std::array same_gpu{path_.world_rank(static_cast<int>(other)),
-                              path_.world_rank(static_cast<int>(i))};
+    const std::array same_gpu{set_.world_rank(static_cast<int>(other)),
+                              set_.world_rank(static_cast<int>(i))};
     throw AgreedFailure{
         {ErrorKind::InvalidArgument,
-         describe(first) + " on process set " + path_.name + ": " + list_ranks(same_gpu) +
+         describe(first) + " on process set " + set_.name + ": " + list_ranks(same_gpu) +
              " use the same GPU. Put each rank's tensors on a GPU of its own, cuda:local_rank, and "
              "start at most as many ranks on a node as it has GPUs; or set KOLO_SHARE_GPU=on to "
              "try things out, slowly."}};
@@ -229,7 +229,7 @@ Task DeviceRunner::require_own_gpus(const Request& first) {
 
 /// Ends when all that comes before the batch has been launched; see LaunchQueue.
 Task DeviceRunner::take_turn(const Operations& batch) {
-  const bool is_world = set_ == 0;
+  const bool is_world = number_ == 0;
   if (is_matched_by_order_) {
     turn_ = batch.front()->device.turn;
   } else {
@@ -238,13 +238,13 @@ Task DeviceRunner::take_turn(const Operations& batch) {
     std::vector<std::size_t> all;
     const std::vector<std::size_t> here(1);
     if (!is_world || batch.front()->request.has_allocated_outputs()) {
-      co_await gather_numbers(path_, here, all);
+      co_await gather_numbers(set_, here, all);
     }
-    turn_ = is_world ? launches_.enter_world() : launches_.propose(set_);
+    turn_ = is_world ? launches_.enter_world() : launches_.propose(number_);
     if (!is_world) {
       LaunchTurn::Proposal greatest = turn_->proposal();
       const std::vector<std::size_t> own{greatest.first, greatest.second};
-      co_await gather_numbers(path_, own, all);
+      co_await gather_numbers(set_, own, all);
       for (std::size_t i = 0; i < all.size(); i += 2) {
         greatest = std::max(greatest, {all[i], all[i + 1]});
       }
@@ -265,10 +265,10 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   check_launched();  // `prepare` may have failed
   for (const auto& operation : batch) operation->started = Operation::Clock::now();
   std::vector<Bits> absent(batch.size());
-  if (have_some_joined) co_await find_absent(path_, batch, absent);
+  if (have_some_joined) co_await find_absent(set_, batch, absent);
   co_await connect(batch.front()->request);
   BatchPlan plan;
-  co_await make_room(path_, *backend_, batch, absent, plan);
+  co_await make_room(set_, *backend_, batch, absent, plan);
   comm::Gpu& gpu = gpu_.get();
   const comm::DeviceStream stream = gpu_.stream();
   if (has_peers()) {
@@ -282,7 +282,7 @@ Task DeviceRunner::run(Operations batch, bool have_some_joined) {
   std::shared_ptr<void> mark = gpu.mark(batch.front()->request.name);
   const bool is_timed = launched_.is_timed();
   launch_ = take_event(is_timed);
-  co_await dispatch(path_, *backend_, batch, absent, plan);
+  co_await dispatch(set_, *backend_, batch, absent, plan);
   const std::shared_ptr<CUevent_st> done = take_event(is_timed);
   gpu.record(done.get(), stream);
   for (const auto& operation : batch) operation->device.done = done;
@@ -298,7 +298,7 @@ std::shared_ptr<Operation> DeviceRunner::make_stand_in(const Request& request) {
   const int index = gpu_.index();
   comm::Gpu& gpu = gpu_.use(index);
   auto operation = runtime::make_stand_in(
-      path_, request, std::make_shared<DeviceScratch>(gpu, gpu_.stream(), scratch_));
+      set_, request, std::make_shared<DeviceScratch>(gpu, gpu_.stream(), scratch_));
   operation->device.gpu = index;
   operation->device.stream = gpu_.stream();
   prepare(*operation);
@@ -322,7 +322,7 @@ Operation::Clock::time_point DeviceRunner::give_up_time(const Operations& batch)
   using TimePoint = Operation::Clock::time_point;
   TimePoint last{};
   for (const auto& operation : batch) last = std::max(last, operation->deadline);
-  return later(last, path_.longest_silence());
+  return later(last, set_.longest_silence());
 }
 
 void DeviceRunner::release() {
@@ -337,7 +337,7 @@ void DeviceRunner::release() {
 void DeviceRunner::abort(const std::string& reason) noexcept {
   is_aborted_ = true;
   turn_.reset();
-  if (set_ == 0) launches_.lose_world();
+  if (number_ == 0) launches_.lose_world();
   launched_.abandon();
   if (communicator_ == nullptr) return;
   abort_.begin(std::move(communicator_), reason);

@@ -20,10 +20,10 @@
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/device/device_backend.hpp"
-#include "runtime/device/device_path.hpp"
+#include "runtime/device/device_context.hpp"
 #include "runtime/device/launch_queue.hpp"
 #include "runtime/protocol/bits.hpp"
 #include "runtime/protocol/request.hpp"
@@ -123,12 +123,12 @@ class LaunchedBatches {
 /// thread that makes progress in the engine.
 class DeviceRunner {
  public:
-  /// All arguments outlive the runner, which is the only user of the communicator of `path`. A rank
+  /// All arguments outlive the runner, which is the only user of the communicator of `set`. A rank
   /// that takes part without tensors of its own uses the GPU of its `local_rank` (see RankGpu). Two
   /// ranks may use one GPU only with KOLO_SHARE_GPU.
   ///
   /// @param set its number, 0 for the world
-  DeviceRunner(comm::Gpus& gpus, const DataPath& path, LaunchQueue& launches, int set,
+  DeviceRunner(comm::Gpus& gpus, const SetContext& set, LaunchQueue& launches, int number,
                bool is_matched_by_order, int local_rank);
 
   /// The GPU of this rank. Any thread.
@@ -180,13 +180,13 @@ class DeviceRunner {
   Task take_turn(const Operations& batch);
   std::shared_ptr<CUevent_st> take_event(bool is_timed);
   /// Otherwise it waits for nobody, and nobody for it.
-  bool has_peers() const { return path_.world_ranks.size() > 1; }
+  bool has_peers() const { return set_.world_ranks.size() > 1; }
   Operation::Clock::time_point give_up_time(const Operations& batch) const;
 
   comm::Gpus& gpus_;
-  const DataPath& path_;
+  const SetContext& set_;
   LaunchQueue& launches_;
-  const int set_;
+  const int number_;
   const bool is_matched_by_order_;
   RankGpu gpu_;
   Pool<CUevent_st> events_;

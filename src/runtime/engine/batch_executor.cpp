@@ -88,7 +88,7 @@ bool LostBatches::is_drained(Communicator& communicator, Clock::duration waited,
 
 /// As far as this rank knows.
 bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
-  const int in_world = path_.world_rank(rank);
+  const int in_world = set_.world_rank(rank);
   return std::ranges::find(dead, in_world) == dead.end();
 }
 
@@ -104,16 +104,16 @@ bool is_on_gpu(const Request& request) { return request.device == DeviceKind::Cu
 
 }  // namespace
 
-BatchExecutor::BatchExecutor(const DataPath& data, std::unique_ptr<Communicator> messages,
+BatchExecutor::BatchExecutor(const SetContext& set, std::unique_ptr<Communicator> messages,
                              std::optional<DeviceParts> device, comm::World& world)
-    : data_(data),
-      runner_(std::make_shared<HostRunner>(world, data)),
-      point_to_point_(std::make_unique<PointToPoint>(data, std::move(messages))),
-      lost_(data, {data.communicator.get(), &point_to_point_->communicator()}, world) {
+    : set_(set),
+      runner_(std::make_shared<HostRunner>(world, set)),
+      point_to_point_(std::make_unique<PointToPoint>(set, std::move(messages))),
+      lost_(set, {set.communicator.get(), &point_to_point_->communicator()}, world) {
   if (!device) return;
-  device_data_.emplace(std::move(device->data));
+  device_set_.emplace(std::move(device->set));
   device_runner_ =
-      std::make_shared<DeviceRunner>(device->gpus, *device_data_, device->launches, device->set,
+      std::make_shared<DeviceRunner>(device->gpus, *device_set_, device->launches, device->number,
                                      device->is_matched_by_order, world.topology().local_rank);
 }
 
@@ -177,7 +177,7 @@ void BatchExecutor::release() {
   point_to_point_.reset();
   if (device_runner_ == nullptr) return;
   device_runner_->release();
-  device_data_->release();
+  device_set_->release();
 }
 
 Metrics::Bytes BatchExecutor::bytes() const {

@@ -15,10 +15,10 @@
 #include "comm/world.hpp"
 #include "kolo/metrics.hpp"
 #include "kolo/task.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/point_to_point.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/device/device_runner.hpp"
 
 namespace kolo::runtime {
@@ -86,9 +86,9 @@ class LostBatches {
   /// Messages from a dead rank arrive within this time, or never.
   static constexpr auto kDeadRankDelay = std::chrono::milliseconds(50);
 
-  /// The batches use `path` and its communicators. The arguments outlive this object.
-  LostBatches(const DataPath& path, std::vector<Communicator*> communicators, comm::World& world)
-      : path_(path), communicators_(std::move(communicators)), world_(world) {}
+  /// The batches use `set` and its communicators. The arguments outlive this object.
+  LostBatches(const SetContext& set, std::vector<Communicator*> communicators, comm::World& world)
+      : set_(set), communicators_(std::move(communicators)), world_(world) {}
 
   void add(Batches batches);
   bool empty() const { return batches_.empty(); }
@@ -102,7 +102,7 @@ class LostBatches {
                   const std::vector<int>& dead) const;
   bool is_alive(int rank, const std::vector<int>& dead) const;
 
-  const DataPath& path_;
+  const SetContext& set_;
   const std::vector<Communicator*> communicators_;
   comm::World& world_;
   Batches batches_;
@@ -119,14 +119,14 @@ class BatchExecutor {
   struct DeviceParts {
     comm::Gpus& gpus;
     LaunchQueue& launches;
-    DataPath data;  ///< with a separate communicator
-    int set = 0;    ///< its number
+    SetContext set;  ///< with a separate communicator
+    int number = 0;  ///< of the set
     bool is_matched_by_order = false;
   };
 
-  /// `data` and `world` outlive this object. `messages`: for those between two ranks. `device`:
+  /// `set` and `world` outlive this object. `messages`: for those between two ranks. `device`:
   /// none in a build without GPUs.
-  BatchExecutor(const DataPath& data, std::unique_ptr<Communicator> messages,
+  BatchExecutor(const SetContext& set, std::unique_ptr<Communicator> messages,
                 std::optional<DeviceParts> device, comm::World& world);
 
   /// See DeviceRunner; any thread. Null in a build without GPUs.
@@ -170,7 +170,7 @@ class BatchExecutor {
       if (queue == &on_cpu_ && is_launching()) continue;
       const BatchQueue::Step step = queue->advance(polls);
       for (const auto& operation : step.operations) complete(operation, step.error);
-      progress.is_overdue |= queue->is_overdue(now, data_.longest_silence());
+      progress.is_overdue |= queue->is_overdue(now, set_.longest_silence());
       progress.has_progressed |= step.has_progressed;
     }
     progress.has_progressed |= point_to_point_->advance(now);
@@ -202,13 +202,13 @@ class BatchExecutor {
  private:
   /// When a batch that starts now is overdue: at its deadline, and not within KOLO_LOST_AFTER.
   Clock::time_point overdue_at(Clock::time_point deadline) const {
-    return std::max(deadline, later(Clock::now(), data_.longest_silence()));
+    return std::max(deadline, later(Clock::now(), set_.longest_silence()));
   }
   bool is_launching() const { return device_runner_ != nullptr && device_runner_->is_launching(); }
 
-  const DataPath& data_;
+  const SetContext& set_;
   std::shared_ptr<HostRunner> runner_;
-  std::optional<DataPath> device_data_;
+  std::optional<SetContext> device_set_;
   std::shared_ptr<DeviceRunner> device_runner_;
   BatchQueue on_cpu_;
   BatchQueue on_gpu_;

@@ -68,27 +68,27 @@ ControlPlane::Parts with_insight(ControlPlane::Parts parts, insight::Recorder& r
 Engine::Engine(Parts parts, comm::World& world, std::shared_ptr<insight::Insight> insight)
     : world_(world),
       insight_(std::move(insight)),
-      spin_(spin_of(parts.data.config, world.topology(), parts.order != nullptr)),
-      heap_(parts.data.heap),
-      rank_(parts.data.communicator->rank()),
+      spin_(spin_of(parts.set.config, world.topology(), parts.order != nullptr)),
+      heap_(parts.set.heap),
+      rank_(parts.set.communicator->rank()),
       number_(parts.number),
       is_matched_by_order_(parts.order != nullptr),
-      queue_(parts.data.name, parts.order != nullptr),
-      data_(std::move(parts.data)),
-      executor_(data_, std::move(parts.messages), std::move(parts.device), world),
+      queue_(parts.set.name, parts.order != nullptr),
+      set_(std::move(parts.set)),
+      executor_(set_, std::move(parts.messages), std::move(parts.device), world),
       meter_(insight_->take_meter()),
       control_(std::make_unique<ControlPlane>(
           with_insight(std::move(parts.control), recorder(),
                        // Called in steps alone and so under the lock, which Clang does not see.
                        [this](const auto& lost)
                            KOLO_NO_THREAD_SAFETY_ANALYSIS { report_lost(lost); }),
-          data_, world)),
+          set_, world)),
       order_(parts.order),
       progress_thread_(
           {.try_progress = [this] { return try_progress(); },
            .is_needed = [this] { return waiters_.count == 0 && queue_.in_flight() > 0; },
            .spin = [this] { return launch_spin(); }}) {
-  recorder().name_set(number_, data_.name);
+  recorder().name_set(number_, set_.name);
 }
 
 Engine::~Engine() = default;
@@ -112,7 +112,7 @@ void Engine::prepare(Operation& operation) {
 comm::Gpu& Engine::gpu(int index) { return device_runner().gpu(index); }
 
 bool Engine::adds_in_rank_order(Collective collective) const {
-  return data_.choices.algorithms.preferred(collective) == "direct";
+  return set_.choices.algorithms.preferred(collective) == "direct";
 }
 
 void Engine::finish(const Operation& operation, comm::DeviceStream stream) {
@@ -133,7 +133,7 @@ void Engine::throw_lost(const Operation& operation) const {
 /// Precedes everything that acts for this rank.
 void Engine::require_creator_process() const {
   if (creator_.is_current()) return;
-  throw InvalidArgument("process set " + data_.name +
+  throw InvalidArgument("process set " + set_.name +
                         ": this process is a forked child of the one that started Kolo, and is not "
                         "a rank. Use Kolo in the parent, or start it after fork().");
 }
@@ -143,7 +143,7 @@ void Engine::require_creator_process() const {
 void Engine::require_outside_step(std::string_view what) const {
   if (!progress_mutex_.is_mine()) return;
   throw InvalidArgument(
-      std::string(what) + " on process set " + data_.name +
+      std::string(what) + " on process set " + set_.name +
       ": called by a function that runs inside an operation of this set (AllocateRows, a "
       "CustomReduction, an algorithm), where it would wait for itself. Call it after the "
       "operation; "
@@ -198,7 +198,7 @@ void Engine::join(std::shared_ptr<Operation> operation) {
   require_creator_process();
   require_outside_step("join");
   if (is_matched_by_order_) {
-    throw InvalidArgument("join on process set " + data_.name +
+    throw InvalidArgument("join on process set " + set_.name +
                           ": its operations are matched by order (Matching::ByOrder), so all ranks "
                           "submit each of them. Join a set that matches them by name.");
   }
@@ -331,7 +331,7 @@ bool Engine::step(int polls) {
     declare_lost(lost_by(broken));
   } catch (const comm::RemoteError& error) {
     // No data moves any more. Heartbeats, which say which rank is lost, take longer to miss.
-    cut_off_ = {error.what(), later(Clock::now(), data_.longest_silence())};
+    cut_off_ = {error.what(), later(Clock::now(), set_.longest_silence())};
   } catch (...) {  // batches call functions of the program, which may throw anything
     // The other ranks may be in the middle of a batch and wait for this rank's share of it.
     const std::string how = "failed: " + text_of_current_exception();
@@ -377,7 +377,7 @@ void Engine::check_order(Clock::time_point now) {
                       "did not submit " + order_->place() + kInTime};
   }
   // The rank that is missing may be one of which another rank than this one knows.
-  if (now < later(first->deadline, data_.longest_silence())) return;
+  if (now < later(first->deadline, set_.longest_silence())) return;
   throw OrderBroken{ErrorKind::Timeout, rank(), "did not end " + order_->place() + kInTime};
 }
 
@@ -497,9 +497,9 @@ void Engine::report_stall(const Verdict::Stall& stall) const {
   const std::string missing =
       stall.missing_ranks.empty()
           ? "no rank is missing any more"
-          : list_world_ranks(stall.missing_ranks, data_.world_ranks) + " did not submit it yet";
-  KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << data_.name << ": "
-                 << list_world_ranks(stall.waiting_ranks, data_.world_ranks)
+          : list_world_ranks(stall.missing_ranks, set_.world_ranks) + " did not submit it yet";
+  KOLO_LOG(Warn) << "stalled: '" << stall.name << "' on process set " << set_.name << ": "
+                 << list_world_ranks(stall.waiting_ranks, set_.world_ranks)
                  << " waited for longer than KOLO_STALL_WARN; " << missing << stall.activities;
 }
 
@@ -538,7 +538,7 @@ void Engine::note_wait(Clock::time_point now) {
   const insight::Event& course = operations.front()->course;
   if (course.waited < look_after_) return;
   look_after_ = 2 * course.waited;
-  const int awaited = data_.awaited();
+  const int awaited = set_.awaited();
   for (const auto& operation : operations) operation->course.waited_for = awaited;
 }
 
@@ -600,7 +600,7 @@ void Engine::end(const std::string& why, Leaving how) {
       const bool is_closed = control_->coordinator().is_closed();
       if (is_idle && is_closed && give_up_at == Clock::time_point::max()) {
         // Silence is not detected from here on.
-        give_up_at = later(Clock::now(), data_.longest_silence());
+        give_up_at = later(Clock::now(), set_.longest_silence());
       }
     }
     if (has_progressed) {
@@ -641,7 +641,7 @@ void Engine::release(const std::string& why) {
   order_ = nullptr;
   control_.reset();
   executor_.release();
-  data_.release();
+  set_.release();
 }
 
 void Engine::complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error) {
@@ -686,8 +686,8 @@ void Engine::report_lost(const LostRank& lost) {
   };
   for (const auto& [use, operation] : operations_) look(*operation);
   executor_.for_each(look);
-  const std::string ending = data_.rank_text(lost.rank) + " " + lost.how;
-  const std::string set = "process set " + data_.name + ": " + ending;
+  const std::string ending = set_.rank_text(lost.rank) + " " + lost.how;
+  const std::string set = "process set " + set_.name + ": " + ending;
   insight_->report(first != nullptr ? what_of(*first) + " on " + set : set,
                    first != nullptr ? ending : set);
 }
@@ -714,7 +714,7 @@ void Engine::declare_lost(const LostRank& lost) {
   if (order_ != nullptr) order_->give_up();
   const auto now = Clock::now();
   note_pending(now, Clock::duration{0});
-  const std::string what = data_.rank_text(lost.rank) + " " + lost.how;
+  const std::string what = set_.rank_text(lost.rank) + " " + lost.how;
   executor_.abort(what);
   insight_->note({{lost.kind, what}, world_rank(lost.rank), insight::time_of(now)});
   end_stopped_batches(now);
@@ -755,8 +755,8 @@ void Engine::fail(const std::string& how) {
 }
 
 std::exception_ptr Engine::lost_error(const Operation& operation, const LostRank& lost) const {
-  return to_exception({lost.kind, what_of(operation) + " on process set " + data_.name + ": " +
-                                      data_.rank_text(lost.rank) + " " + lost.how});
+  return to_exception({lost.kind, what_of(operation) + " on process set " + set_.name + ": " +
+                                      set_.rank_text(lost.rank) + " " + lost.how});
 }
 
 std::optional<LostRank> Engine::lost_rank() {
@@ -799,7 +799,7 @@ void Engine::publish_end(const std::string& how) {
   }
   if ((is_in_step || lock.owns_lock()) && control_ != nullptr)
     control_->publish_lost({rank(), how});
-  insight_->note({{ErrorKind::PeerLost, data_.rank_text(rank_) + " " + how},
+  insight_->note({{ErrorKind::PeerLost, set_.rank_text(rank_) + " " + how},
                   world_rank(rank_),
                   insight::time_of(Clock::now())},
                  /*is_last=*/true);

@@ -22,8 +22,8 @@
 #include "kolo/metrics.hpp"
 #include "ops/steps/nodes.hpp"
 #include "runtime/control/control_plane.hpp"
-#include "runtime/data/data_path.hpp"
 #include "runtime/data/operation.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/engine/batch_executor.hpp"
 #include "runtime/engine/progress_thread.hpp"
 #include "runtime/engine/tensor_queue.hpp"
@@ -40,8 +40,8 @@ namespace kolo::runtime {
 class Engine {
  public:
   struct Parts {
-    DataPath data;
-    /// That of `data`, if operations are matched by order; null: they are matched by name.
+    SetContext set;
+    /// That of `set`, if operations are matched by order; null: they are matched by name.
     OrderedCommunicator* order = nullptr;
     std::unique_ptr<Communicator> messages{};  ///< between two ranks
     ControlPlane::Parts control{};
@@ -57,16 +57,16 @@ class Engine {
   void start_thread() { progress_thread_.start(); }
 
   /// Throws InvalidArgument for requests that no rank can run: unknown compressors and reductions.
-  void check(const Request& request) const { data_.check(request); }
-  bool uses_codec(const Request& request) const { return data_.codec_of(request) != nullptr; }
+  void check(const Request& request) const { set_.check(request); }
+  bool uses_codec(const Request& request) const { return set_.codec_of(request) != nullptr; }
   /// The codec of that name, null for a compressor's. Throws InvalidArgument if there is neither.
   const Codec* codec_named(std::string_view name) const {
-    return data_.choices.compressors.find_codec(name);
+    return set_.choices.compressors.find_codec(name);
   }
   /// The ranks by nodes, for all-reduces that compress between nodes.
-  ops::NodePlaces node_places() const { return {data_.node_of_rank, rank()}; }
+  ops::NodePlaces node_places() const { return {set_.node_of_rank, rank()}; }
   /// Whether there are several nodes, and the ranks of each can share memory.
-  bool can_share_in_nodes() const { return data_.has_nodes(); }
+  bool can_share_in_nodes() const { return set_.has_nodes(); }
 
   /// Call before submitting: makes an operation on a GPU wait for the work on its stream. Throws
   /// InvalidArgument or BackendError if this rank cannot use that GPU.
@@ -147,7 +147,7 @@ class Engine {
   insight::Recorder& recorder() const { return insight_->recorder(); }
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(data_.world_ranks.size()); }
+  int size() const { return static_cast<int>(set_.world_ranks.size()); }
   /// Names for unnamed operations: the same on all ranks that make the same calls in order.
   std::string next_name(std::string_view kind);
   /// A prefix for the names of an object's operations. Unlike names, it never repeats.
@@ -234,7 +234,7 @@ class Engine {
   void declare_silent_rank_lost() KOLO_REQUIRES(progress_mutex_);
   void complete(const std::shared_ptr<Operation>& operation, std::exception_ptr error)
       KOLO_REQUIRES(progress_mutex_);
-  int world_rank(int rank) const { return data_.world_rank(rank); }
+  int world_rank(int rank) const { return set_.world_rank(rank); }
 
   // Constant, or with locks of their own: any thread.
   comm::World& world_;
@@ -252,15 +252,15 @@ class Engine {
 
   Mutex progress_mutex_;  // held in a step
 
-  // Used in steps. Any thread reads what DataPath::release() leaves, and what the executor's device
-  // runner offers.
-  DataPath data_;
+  // Used in steps. Any thread reads what SetContext::release() leaves, and what the executor's
+  // device runner offers.
+  SetContext set_;
   BatchExecutor executor_;
   insight::Meter& meter_;
 
   // Null once the engine has ended.
   std::unique_ptr<ControlPlane> control_ KOLO_GUARDED_BY(progress_mutex_);
-  // Of `data_`; null, too, if operations are matched by name.
+  // Of `set_`; null, too, if operations are matched by name.
   OrderedCommunicator* order_ KOLO_GUARDED_BY(progress_mutex_);
   // Not agreed on yet.
   std::unordered_map<UseId, std::shared_ptr<Operation>> operations_

@@ -75,15 +75,15 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
                                             std::shared_ptr<insight::Insight> insight) {
   Engine::Parts parts{{choices_, config_}};
   const std::string name = name_of_set(number, ranks);
-  parts.data.name = name;
+  parts.set.name = name;
   parts.control.communicator = make_control_communicator(number, ranks);
-  parts.data.world_ranks = ranks;
-  parts.data.communicator = world_.make_communicator(ranks, channel_of(number, kData));
-  parts.data.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
+  parts.set.world_ranks = ranks;
+  parts.set.communicator = world_.make_communicator(ranks, channel_of(number, kData));
+  parts.set.node_of_rank = nodes_of(ranks, world_.topology().node_of_rank);
   parts.messages = world_.make_communicator(ranks, channel_of(number, kMessages));
-  if (has_several_nodes(parts.data.node_of_rank)) {
+  if (has_several_nodes(parts.set.node_of_rank)) {
     parts.control.heartbeats = world_.make_communicator(ranks, channel_of(number, kHeartbeats));
-    parts.data.nodes = Nodes{parts.data.node_of_rank, is_homogeneous(parts.data.node_of_rank)};
+    parts.set.nodes = Nodes{parts.set.node_of_rank, is_homogeneous(parts.set.node_of_rank)};
   }
   const auto check = [&, patience = std::optional<Deadline>()]() mutable {
     const auto lost = world != nullptr ? world->lost_rank() : std::nullopt;
@@ -118,46 +118,46 @@ std::chrono::nanoseconds EngineFactory::longest_wait() const {
 }
 
 void EngineFactory::match_by_order(Engine::Parts& parts, const Members& members) {
-  DataPath& path = parts.data;
+  SetContext& set = parts.set;
   std::shared_ptr<SharedWindow> board;
   std::vector<int> sharers;
   // Where data move through windows, no messages carry the news.
-  if (path.staging != nullptr || path.node_staging != nullptr) {
+  if (set.staging != nullptr || set.node_staging != nullptr) {
     Communicator& neighbours =
-        path.staging != nullptr ? *parts.control.communicator : *path.node_communicator;
-    for (int rank = 0; rank < path.communicator->size(); ++rank) {
-      const auto own = static_cast<std::size_t>(path.communicator->rank());
+        set.staging != nullptr ? *parts.control.communicator : *set.node_communicator;
+    for (int rank = 0; rank < set.communicator->size(); ++rank) {
+      const auto own = static_cast<std::size_t>(set.communicator->rank());
       const auto other = static_cast<std::size_t>(rank);
-      if (path.node_of_rank[other] == path.node_of_rank[own]) sharers.push_back(rank);
+      if (set.node_of_rank[other] == set.node_of_rank[own]) sharers.push_back(rank);
     }
     wait(world_.make_window(neighbours, 0, OrderedCommunicator::board_bytes(), board), members);
   }
-  if (path.staging != nullptr) {
+  if (set.staging != nullptr) {
     try {
-      wait(comm::make_shared_heap(*parts.control.communicator, 0, path.heap), members);
+      wait(comm::make_shared_heap(*parts.control.communicator, 0, set.heap), members);
     } catch (const BackendError& error) {
       warn(*parts.control.communicator, "memory that ranks access without copies", error.what());
     }
   }
   auto communicator = std::make_unique<OrderedCommunicator>(
-      std::move(path.communicator), path.world_ranks, std::move(board), std::move(sharers));
+      std::move(set.communicator), set.world_ranks, std::move(board), std::move(sharers));
   parts.order = communicator.get();
-  path.communicator = std::move(communicator);
+  set.communicator = std::move(communicator);
 }
 
 void EngineFactory::find_gpus(Engine::Parts& parts) {
   comm::Gpus* const gpus = world_.gpus();
   if (gpus == nullptr) return;
-  parts.device.emplace(BatchExecutor::DeviceParts{*gpus, launches_, DataPath{choices_, config_},
+  parts.device.emplace(BatchExecutor::DeviceParts{*gpus, launches_, SetContext{choices_, config_},
                                                   parts.number, parts.order != nullptr});
-  DataPath& path = parts.device->data;
-  path.name = parts.data.name;
-  path.world_ranks = parts.data.world_ranks;
-  path.communicator = world_.make_communicator(path.world_ranks, channel_of(parts.number, kDevice));
+  SetContext& set = parts.device->set;
+  set.name = parts.set.name;
+  set.world_ranks = parts.set.world_ranks;
+  set.communicator = world_.make_communicator(set.world_ranks, channel_of(parts.number, kDevice));
 }
 
 void EngineFactory::share_memory(Engine::Parts& parts, int number, const Members& members) {
-  if (parts.data.nodes) {
+  if (parts.set.nodes) {
     share_memory_inside_nodes(parts, number, members);
     return;
   }
@@ -166,21 +166,21 @@ void EngineFactory::share_memory(Engine::Parts& parts, int number, const Members
   parts.control.window =
       make_window(everybody, WindowHeaderExchange::segment_bytes(), members, problem);
   if (parts.control.window == nullptr) warn(everybody, "agreement", problem);
-  parts.data.staging = make_staging(everybody, everybody, members, "data");
+  parts.set.staging = make_staging(everybody, everybody, members, "data");
 }
 
 void EngineFactory::share_memory_inside_nodes(Engine::Parts& parts, int number,
                                               const Members& members) {
-  DataPath& path = parts.data;
-  const auto rank = static_cast<std::size_t>(path.communicator->rank());
+  SetContext& set = parts.set;
+  const auto rank = static_cast<std::size_t>(set.communicator->rank());
   std::vector<int> neighbours;
-  for (std::size_t i = 0; i < path.world_ranks.size(); ++i) {
-    if (path.node_of_rank[i] == path.node_of_rank[rank]) neighbours.push_back(path.world_ranks[i]);
+  for (std::size_t i = 0; i < set.world_ranks.size(); ++i) {
+    if (set.node_of_rank[i] == set.node_of_rank[rank]) neighbours.push_back(set.world_ranks[i]);
   }
-  path.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
-  path.node_staging = make_staging(*path.node_communicator, *parts.control.communicator, members,
-                                   "data inside nodes");
-  path.nodes->window = path.node_staging.get();
+  set.node_communicator = world_.make_communicator(neighbours, channel_of(number, kNode));
+  set.node_staging = make_staging(*set.node_communicator, *parts.control.communicator, members,
+                                  "data inside nodes");
+  set.nodes->window = set.node_staging.get();
 }
 
 void EngineFactory::wait(Task task, const Members& members) {

@@ -9,7 +9,7 @@
 #include "insight/insight.hpp"
 #include "kolo/config.hpp"
 #include "kolo/process_set.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 #include "runtime/device/launch_queue.hpp"
 #include "runtime/engine/engine.hpp"
 

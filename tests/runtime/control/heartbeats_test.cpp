@@ -75,7 +75,7 @@ class Hosts {
   Config config_;
   ops::Registry algorithms_;
   compression::Registry compressors_;
-  DataPath set_{{algorithms_, compressors_, {}}, config_};
+  SetContext set_{{algorithms_, compressors_, {}}, config_};
   comm::Topology world_;
   HeaderExchanges exchanges_;
   std::vector<std::unique_ptr<Heartbeats>> heartbeats_;

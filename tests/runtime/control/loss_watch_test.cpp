@@ -37,12 +37,12 @@ class Set {
     std::vector<int> world_ranks;
     for (int rank = 0; rank < size; ++rank) world_ranks.push_back(world_rank(rank));
     for (int rank = 0; rank < size; ++rank) {
-      DataPath path{{algorithms_, compressors_, {}}, config_};
-      path.world_ranks = world_ranks;
-      for (int i = 0; i < size; ++i) path.node_of_rank.push_back(i * nodes / size);
-      path.communicator = world(world_rank(rank)).make_communicator(world_ranks, 1);
-      paths_.push_back(std::make_unique<DataPath>(std::move(path)));
-      watches_.push_back(std::make_unique<LossWatch>(*paths_.back(), world(world_rank(rank)),
+      SetContext set{{algorithms_, compressors_, {}}, config_};
+      set.world_ranks = world_ranks;
+      for (int i = 0; i < size; ++i) set.node_of_rank.push_back(i * nodes / size);
+      set.communicator = world(world_rank(rank)).make_communicator(world_ranks, 1);
+      sets_.push_back(std::make_unique<SetContext>(std::move(set)));
+      watches_.push_back(std::make_unique<LossWatch>(*sets_.back(), world(world_rank(rank)),
                                                      exchanges_[rank], [](const LostRank&) {}));
     }
   }
@@ -76,7 +76,7 @@ class Set {
   compression::Registry compressors_;
   HeaderExchanges exchanges_;
   std::vector<std::unique_ptr<test::FakeWorld>> world_;
-  std::vector<std::unique_ptr<DataPath>> paths_;
+  std::vector<std::unique_ptr<SetContext>> sets_;
   std::vector<std::unique_ptr<LossWatch>> watches_;
   Clock::time_point now_ = Clock::time_point() + 1h;
 };

@@ -48,7 +48,7 @@ class PointToPointTest : public testing::Test {
   PointToPointTest() {
     auto silent = std::make_unique<SilentCommunicator>();
     communicator_ = silent.get();
-    messages_.emplace(path_, std::move(silent));
+    messages_.emplace(set_, std::move(silent));
   }
 
   void start(Collective collective, std::int64_t count, std::int64_t tag, int peer = 1) {
@@ -67,10 +67,10 @@ class PointToPointTest : public testing::Test {
   ops::Registry algorithms_;
   compression::Registry compressors_;
   Config config_;
-  DataPath path_{.choices = {algorithms_, compressors_, {}},
-                 .config = config_,
-                 .name = "world",
-                 .world_ranks = {0, 1}};
+  SetContext set_{.choices = {algorithms_, compressors_, {}},
+                  .config = config_,
+                  .name = "world",
+                  .world_ranks = {0, 1}};
   SilentCommunicator* communicator_ = nullptr;
   std::optional<PointToPoint> messages_;
 };

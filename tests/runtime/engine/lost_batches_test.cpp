@@ -57,7 +57,7 @@ Task nothing() { co_return; }
 class LostBatchesTest : public testing::Test {
  protected:
   LostBatchesTest() {
-    path_.world_ranks = {10, 11, 12, 13};
+    set_.world_ranks = {10, 11, 12, 13};
     world_.dead = {13};
     LostBatches::Batches batches;
     batches.push_back({nothing(), {std::make_shared<Operation>()}, start_});
@@ -72,11 +72,11 @@ class LostBatchesTest : public testing::Test {
   const Config config_;
   const ops::Registry algorithms_;
   const compression::Registry compressors_;
-  DataPath path_{.choices = {algorithms_, compressors_, {}}, .config = config_};
+  SetContext set_{.choices = {algorithms_, compressors_, {}}, .config = config_};
   FailedCommunicator collectives_;
   FailedCommunicator messages_;
   WorldWithDeadRanks world_;
-  LostBatches lost_{path_, {&collectives_, &messages_}, world_};
+  LostBatches lost_{set_, {&collectives_, &messages_}, world_};
 };
 
 TEST_F(LostBatchesTest, NothingInFlight_BatchesEndAtOnce) {

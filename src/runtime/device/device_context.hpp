@@ -14,7 +14,7 @@
 #include "comm/gpu/device_communicator.hpp"
 #include "comm/gpu/gpu.hpp"
 #include "kolo/task.hpp"
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 
 namespace kolo::runtime {
 
@@ -67,7 +67,7 @@ class Pool {
 class DeviceStaging {
  public:
   /// Both outlive it.
-  DeviceStaging(const DataPath& path, comm::Gpu& gpu) : path_(path), gpu_(gpu) {}
+  DeviceStaging(const SetContext& set, comm::Gpu& gpu) : set_(set), gpu_(gpu) {}
 
   /// Bytes that hold places of these sizes.
   static std::size_t room_for(std::span<const std::size_t> sizes);
@@ -91,7 +91,7 @@ class DeviceStaging {
   std::vector<std::shared_ptr<void>> take_outgrown() { return std::exchange(outgrown_, {}); }
 
  private:
-  const DataPath& path_;
+  const SetContext& set_;
   comm::Gpu& gpu_;
   std::shared_ptr<std::byte> block_;
   std::size_t bytes_ = 0;  // of the block
@@ -148,7 +148,7 @@ class RingTraffic {
 };
 
 /// An engine's resources on its GPU, for one stream, which orders the uses of the staging memory.
-struct DevicePath {
+struct DeviceContext {
   comm::Gpu& gpu;
   comm::DeviceCommunicator& communicator;
   comm::DeviceStream stream;

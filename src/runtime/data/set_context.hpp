@@ -32,8 +32,9 @@ struct Choices {
   const CustomReduction& find_reduction(std::string_view name) const;
 };
 
-/// The communicators and windows of an engine's data, and the choice of algorithms.
-struct DataPath {
+/// What moves a process set's data, on one kind of device: the members, what connects them, and the
+/// choice of algorithms.
+struct SetContext {
   Choices choices;
   const Config& config;
   std::string name{};                            ///< of the process set, for error texts
@@ -83,11 +84,11 @@ struct DataPath {
 /// Exchanges of small numbers among the ranks of an engine, such as row counts. Collective.
 
 /// Gathers the numbers of all ranks, equally many on each, in rank order.
-Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
+Task gather_numbers(const SetContext& set, const std::vector<std::size_t>& own,
                     std::vector<std::size_t>& all);
 
 /// Sends sent[r] to each rank r, and receives one number from each.
-Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
+Task exchange_numbers(const SetContext& set, const std::vector<std::size_t>& sent,
                       std::vector<std::size_t>& received);
 
 }  // namespace kolo::runtime

@@ -13,7 +13,7 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 
-namespace kolo::test::data_path_test {
+namespace kolo::test::set_context_test {
 
 std::atomic<int> runs{0};
 
@@ -60,7 +60,7 @@ Setting switched_off(Setting setting) {
   return setting;
 }
 
-TEST(DataPathTest, RanksOfOneNodeHaveAWindow) {
+TEST(SetContextTest, RanksOfOneNodeHaveAWindow) {
   const std::string window = "window of mine";
   const Setting one_node{.size = 4};
   const Setting two_nodes{.size = 4, .network = {.nodes = 2}};
@@ -72,7 +72,7 @@ TEST(DataPathTest, RanksOfOneNodeHaveAWindow) {
   EXPECT_FALSE(is_taken(window, two_nodes, {1, 2}));
 }
 
-TEST(DataPathTest, NodesWithEquallyManyRanksAreKnown) {
+TEST(SetContextTest, NodesWithEquallyManyRanksAreKnown) {
   const std::string nodes = "nodes of mine";
   const Setting two_nodes{.size = 4, .network = {.nodes = 2}};
   EXPECT_TRUE(is_taken(nodes, two_nodes));
@@ -82,4 +82,4 @@ TEST(DataPathTest, NodesWithEquallyManyRanksAreKnown) {
   EXPECT_FALSE(is_taken(nodes, {.size = 3, .network = {.nodes = 2}}));
 }
 
-}  // namespace kolo::test::data_path_test
+}  // namespace kolo::test::set_context_test

@@ -1,4 +1,4 @@
-#include "runtime/device/device_path.hpp"
+#include "runtime/device/device_context.hpp"
 
 #include <algorithm>
 #include <string>
@@ -65,7 +65,7 @@ Task DeviceStaging::grow(std::size_t needed) {
     }
     const std::vector<std::size_t> own{bytes_};
     std::vector<std::size_t> all;
-    co_await gather_numbers(path_, own, all);
+    co_await gather_numbers(set_, own, all);
     const auto least = std::ranges::min_element(all);
     if (*least >= needed) {
       room_ = *least;
@@ -74,10 +74,10 @@ Task DeviceStaging::grow(std::size_t needed) {
     if (bytes > needed) continue;
     const auto rank = static_cast<int>(least - all.begin());
     throw AgreedFailure{
-        {ErrorKind::Backend, "process set " + path_.name + ": the GPU of " + path_.rank_text(rank) +
+        {ErrorKind::Backend, "process set " + set_.name + ": the GPU of " + set_.rank_text(rank) +
                                  " has no room for " + std::to_string(bytes) +
                                  " bytes, in which tensors are packed" +
-                                 (rank == path_.communicator->rank() ? " (" + problem + ")" : "") +
+                                 (rank == set_.communicator->rank() ? " (" + problem + ")" : "") +
                                  ". Leave some memory free on each GPU."}};
   }
 }

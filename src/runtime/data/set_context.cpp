@@ -1,4 +1,4 @@
-#include "runtime/data/data_path.hpp"
+#include "runtime/data/set_context.hpp"
 
 #include <algorithm>
 #include <string>
@@ -51,7 +51,7 @@ const CustomReduction& Choices::find_reduction(std::string_view name) const {
                         "\"; InitOptions::reductions has " + (choices.empty() ? "none" : choices));
 }
 
-void DataPath::release() {
+void SetContext::release() {
   communicator.reset();
   staging.reset();
   heap.reset();
@@ -59,7 +59,7 @@ void DataPath::release() {
   node_staging.reset();
 }
 
-int DataPath::awaited() const {
+int SetContext::awaited() const {
   // Asked once: the rank may arrive meanwhile.
   const int last = staging != nullptr ? staging->last_rank() : -1;
   if (last >= 0) return world_rank(last);
@@ -74,7 +74,7 @@ int DataPath::awaited() const {
   return awaited < 0 ? -1 : world_rank(awaited);
 }
 
-CollectiveCall DataPath::make_call() const {
+CollectiveCall SetContext::make_call() const {
   CollectiveCall call;
   call.communicator = communicator.get();
   call.window = staging.get();
@@ -83,8 +83,8 @@ CollectiveCall DataPath::make_call() const {
   return call;
 }
 
-const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, ReduceOp op,
-                                  bool has_peer_buffers, bool shares_output) const {
+const Algorithm& SetContext::choose(Collective collective, std::size_t bytes, ReduceOp op,
+                                    bool has_peer_buffers, bool shares_output) const {
   ops::Situation situation;
   situation.collective = collective;
   situation.op = op;
@@ -97,14 +97,14 @@ const Algorithm& DataPath::choose(Collective collective, std::size_t bytes, Redu
   return ops::select(choices.algorithms, situation);
 }
 
-const Codec* DataPath::codec_of(const Request& request) const {
+const Codec* SetContext::codec_of(const Request& request) const {
   const Codec* const codec = choices.compressors.find_codec(request.compression);
   const bool encodes = std::ranges::any_of(
       request.tensors, [](const auto& tensor) { return is_floating(tensor.dtype); });
   return encodes || request.tensors.empty() ? codec : nullptr;
 }
 
-void DataPath::check(const Request& request) const {
+void SetContext::check(const Request& request) const {
   if (codec_of(request) != nullptr) check_codec(request);
   if (request.compression_scope == CompressionScope::BetweenNodes) check_scope(request);
   if (request.op == ReduceOp::Custom) choices.find_reduction(request.custom);
@@ -115,32 +115,32 @@ void DataPath::check(const Request& request) const {
   }
 }
 
-Task gather_numbers(const DataPath& path, const std::vector<std::size_t>& own,
+Task gather_numbers(const SetContext& set, const std::vector<std::size_t>& own,
                     std::vector<std::size_t>& all) {
   static_assert(sizeof(std::size_t) == size_of(DType::Int64));
-  const std::size_t size = path.world_ranks.size();
+  const std::size_t size = set.world_ranks.size();
   all.assign(size * own.size(), 0);
   const std::vector<std::size_t> counts(size, own.size());
-  CollectiveCall call = path.make_call();
+  CollectiveCall call = set.make_call();
   call.dtype = DType::Int64;
   call.input = reinterpret_cast<const std::byte*>(own.data());
   call.output = reinterpret_cast<std::byte*>(all.data());
   call.counts = counts;
-  co_await path.choose(Collective::AllGather, all.size() * sizeof(std::size_t)).run(call);
+  co_await set.choose(Collective::AllGather, all.size() * sizeof(std::size_t)).run(call);
 }
 
-Task exchange_numbers(const DataPath& path, const std::vector<std::size_t>& sent,
+Task exchange_numbers(const SetContext& set, const std::vector<std::size_t>& sent,
                       std::vector<std::size_t>& received) {
-  const std::size_t size = path.world_ranks.size();
+  const std::size_t size = set.world_ranks.size();
   received.assign(size, 0);
   const std::vector<std::size_t> one_each(size, 1);
-  CollectiveCall call = path.make_call();
+  CollectiveCall call = set.make_call();
   call.dtype = DType::Int64;
   call.input = reinterpret_cast<const std::byte*>(sent.data());
   call.output = reinterpret_cast<std::byte*>(received.data());
   call.send_counts = one_each;
   call.receive_counts = one_each;
-  co_await path.choose(Collective::AllToAll, sizeof(std::size_t)).run(call);
+  co_await set.choose(Collective::AllToAll, sizeof(std::size_t)).run(call);
 }
 
 }  // namespace kolo::runtime
