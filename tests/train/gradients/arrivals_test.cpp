@@ -1,9 +1,9 @@
+#include "train/gradients/arrivals.hpp"
+
 #include <cstddef>
 #include <vector>
 
 #include <gtest/gtest.h>
-
-#include "train/gradients/bucket_pipeline.hpp"
 
 namespace kolo::test::arrivals_test {
 
