@@ -1,97 +1,12 @@
 #include "runtime/engine/batch_executor.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
+#include <vector>
 
-#include "base/deadline.hpp"
 #include "base/intentional_leak.hpp"
-#include "base/usual_floats.hpp"
-#include "runtime/data/operation.hpp"
 
 namespace kolo::runtime {
-namespace {
-
-// A progress step costs about as much as a chunk, and waits between chunks are short.
-constexpr int kChunksPerStep = 16;
-
-}  // namespace
-
-void BatchQueue::push(Batch batch) {
-  batches_.push_back(std::move(batch));
-  ++begun_;
-}
-
-BatchQueue::Step BatchQueue::advance(int polls) {
-  if (batches_.empty()) return {};
-  Batch& batch = batches_.front();
-  Step step;
-  Progress progress = Progress::Done;
-  const UsualFloats floats;
-  try {
-    for (int chunks = 0; chunks < kChunksPerStep && polls > 0;) {
-      progress = batch.task.poll();
-      if (progress == Progress::Done) break;
-      if (progress == Progress::Advanced) ++chunks;
-      if (progress == Progress::Waiting) --polls;
-      step.has_progressed |= progress == Progress::Advanced;
-    }
-  } catch (const AgreedFailure& agreed) {
-    progress = Progress::Done;
-    step.error = to_exception(agreed.failure);
-  }
-  if (progress != Progress::Done) return step;
-  step.has_progressed = true;
-  step.operations = std::move(batch.operations);
-  batches_.pop_front();
-  ++ended_;
-  return step;
-}
-
-bool BatchQueue::is_overdue(Clock::time_point now, std::chrono::nanoseconds grace) {
-  if (batches_.empty() || now <= batches_.front().overdue_at) return false;
-  batches_.front().overdue_at = later(now, grace);
-  return true;
-}
-
-std::deque<BatchQueue::Batch> BatchQueue::take_all() { return std::exchange(batches_, {}); }
-
-void LostBatches::add(Batches batches) {
-  std::move(batches.begin(), batches.end(), std::back_inserter(batches_));
-}
-
-LostBatches::Batches LostBatches::take_drained(Clock::time_point now) {
-  if (batches_.empty()) return {};
-  if (!since_) since_ = now;
-  if (!is_drained(now - *since_)) return {};
-  return std::exchange(batches_, {});
-}
-
-bool LostBatches::is_drained(Clock::duration waited) {
-  const std::vector<int> dead = world_.dead_peers();
-  bool is_drained = true;  // all are asked: that makes their messages move
-  for (Communicator* const communicator : communicators_) {
-    is_drained &= this->is_drained(*communicator, waited, dead);
-  }
-  return is_drained || waited >= kMaxDrainTime;
-}
-
-bool LostBatches::is_drained(Communicator& communicator, Clock::duration waited,
-                             const std::vector<int>& dead) const {
-  const Communicator::UnderWay under_way = communicator.give_up_receives();
-  const auto is_alive_rank = [&](int rank) { return is_alive(rank, dead); };
-  const bool is_all_received = waited >= kDeadRankDelay
-                                   ? std::ranges::none_of(under_way.from, is_alive_rank)
-                                   : under_way.from.empty();
-  return is_all_received && std::ranges::none_of(under_way.to, is_alive_rank);
-}
-
-/// As far as this rank knows.
-bool LostBatches::is_alive(int rank, const std::vector<int>& dead) const {
-  const int in_world = set_.world_rank(rank);
-  return std::ranges::find(dead, in_world) == dead.end();
-}
-
 namespace {
 
 Task wait_for(BatchQueue::EndOfBatches end) { co_await end; }

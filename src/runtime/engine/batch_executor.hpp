@@ -1,113 +1,23 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <deque>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/deadline.hpp"
 #include "comm/world.hpp"
 #include "kolo/metrics.hpp"
-#include "kolo/task.hpp"
 #include "runtime/data/host_runner.hpp"
 #include "runtime/data/operation.hpp"
 #include "runtime/data/point_to_point.hpp"
 #include "runtime/data/set_context.hpp"
 #include "runtime/device/device_runner.hpp"
+#include "runtime/engine/batch_queue.hpp"
+#include "runtime/engine/lost_batches.hpp"
 
 namespace kolo::runtime {
-
-/// Batches in the agreed order. Only the first one moves data.
-class BatchQueue {
- public:
-  using Clock = Operation::Clock;
-  struct Batch {
-    Task task;
-    Operations operations;
-    Clock::time_point overdue_at;  ///< or later: the next time to look for a rank that is lost
-  };
-  /// `operations` have ended, with `error` if set.
-  struct Step {
-    bool has_progressed = false;
-    Operations operations{};
-    std::exception_ptr error{};
-  };
-  /// Awaitable until this many batches have ended.
-  struct EndOfBatches {
-    const BatchQueue& queue;
-    std::uint64_t awaited;
-
-    bool ready() const { return queue.ended_ >= awaited; }
-  };
-
-  void push(Batch batch);
-  bool empty() const { return batches_.empty(); }
-  template <class Visit>
-  void for_each(const Visit& visit) const {
-    for (const Batch& batch : batches_) {
-      for (const auto& operation : batch.operations) visit(*operation);
-    }
-  }
-  const Batch& front() const { return batches_.front(); }
-
-  /// Moves the first batch by a few chunks at most, until it has waited `polls` times. An
-  /// AgreedFailure ends the batch; any other exception concerns only this rank and is thrown.
-  Step advance(int polls);
-  /// Whether the first batch is overdue; true once per `grace`.
-  bool is_overdue(Clock::time_point now, std::chrono::nanoseconds grace);
-  /// The end of all batches pushed so far. Refers to the queue.
-  EndOfBatches end_of_all() const { return {*this, begun_}; }
-
-  /// Removes and returns the batches that have not ended.
-  std::deque<Batch> take_all();
-
- private:
-  std::deque<Batch> batches_;
-  std::uint64_t begun_ = 0;
-  std::uint64_t ended_ = 0;
-};
-
-/// Batches that were stopped by the loss of a rank, until nothing uses their memory: live ranks may
-/// still be sending into it or reading from it. Cancels their receives, and completes transfers
-/// that cannot be cancelled. This takes at most kMaxDrainTime; after that, only a rank that is
-/// alive but does not respond could still send the rest of a message.
-class LostBatches {
- public:
-  using Clock = BatchQueue::Clock;
-  using Batches = std::deque<BatchQueue::Batch>;
-
-  static constexpr auto kMaxDrainTime = std::chrono::milliseconds(500);
-  /// Messages from a dead rank arrive within this time, or never.
-  static constexpr auto kDeadRankDelay = std::chrono::milliseconds(50);
-
-  /// The batches use `set` and its communicators. The arguments outlive this object.
-  LostBatches(const SetContext& set, std::vector<Communicator*> communicators, comm::World& world)
-      : set_(set), communicators_(std::move(communicators)), world_(world) {}
-
-  void add(Batches batches);
-  bool empty() const { return batches_.empty(); }
-
-  /// All batches, once nothing uses their memory; none before. Never blocks.
-  Batches take_drained(Clock::time_point now);
-
- private:
-  bool is_drained(Clock::duration waited);
-  bool is_drained(Communicator& communicator, Clock::duration waited,
-                  const std::vector<int>& dead) const;
-  bool is_alive(int rank, const std::vector<int>& dead) const;
-
-  const SetContext& set_;
-  const std::vector<Communicator*> communicators_;
-  comm::World& world_;
-  Batches batches_;
-  std::optional<Clock::time_point> since_;
-};
 
 /// Runs the agreed batches of a process set. CPUs and GPUs have a queue each, so that data on one
 /// kind of device does not wait for data on the other. No call blocks.

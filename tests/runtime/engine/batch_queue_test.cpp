@@ -1,3 +1,5 @@
+#include "runtime/engine/batch_queue.hpp"
+
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -9,7 +11,6 @@
 
 #include "kolo/error.hpp"
 #include "runtime/data/operation.hpp"
-#include "runtime/engine/batch_executor.hpp"
 
 namespace kolo::runtime::batch_queue_test {
 

@@ -1,3 +1,5 @@
+#include "runtime/engine/lost_batches.hpp"
+
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -7,7 +9,6 @@
 
 #include "kolo/task.hpp"
 #include "ops/registry.hpp"
-#include "runtime/engine/batch_executor.hpp"
 
 namespace kolo::runtime::lost_batches_test {
 
