@@ -54,24 +54,13 @@ bool shares_cores(std::span<const CoreSet> cores_of_rank, const std::vector<int>
   return ranks > count;
 }
 
-bool Topology::is_homogeneous() const {
-  const int nodes =
-      node_of_rank.empty() ? 0 : 1 + *std::max_element(node_of_rank.begin(), node_of_rank.end());
-  const auto ranks_of = [&](int node) {
-    return std::count(node_of_rank.begin(), node_of_rank.end(), node);
-  };
-  for (int node = 1; node < nodes; ++node) {
-    if (ranks_of(node) != ranks_of(0)) return false;
-  }
-  return true;
+bool is_homogeneous(const std::vector<int>& node_of_rank) {
+  const auto ranks_of = [&](int node) { return std::ranges::count(node_of_rank, node); };
+  return std::ranges::all_of(
+      node_of_rank, [&](int node) { return ranks_of(node) == ranks_of(node_of_rank.front()); });
 }
 
-Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
-  Topology topology;
-  topology.rank = rank;
-  topology.size = static_cast<int>(node_of_rank.size());
-
-  // Nodes are renumbered in the order of their lowest rank.
+std::vector<int> renumbered(std::vector<int> node_of_rank) {
   std::vector<int> seen;
   for (int& node : node_of_rank) {
     const auto found = std::find(seen.begin(), seen.end(), node);
@@ -79,7 +68,14 @@ Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
     if (found == seen.end()) seen.push_back(node);
     node = number;
   }
-  topology.node_of_rank = std::move(node_of_rank);
+  return node_of_rank;
+}
+
+Topology Topology::from_nodes(int rank, std::vector<int> node_of_rank) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(node_of_rank.size());
+  topology.node_of_rank = renumbered(std::move(node_of_rank));
 
   const auto local_rank_of = [&](int other) {
     const auto begin = topology.node_of_rank.begin();

@@ -20,6 +20,12 @@ CoreSet own_cores();
 bool shares_cores(std::span<const CoreSet> cores_of_rank, const std::vector<int>& machine_of_rank,
                   int rank);
 
+/// Whether every node has the same number of ranks.
+bool is_homogeneous(const std::vector<int>& node_of_rank);
+
+/// The same nodes, numbered in the order of their lowest rank.
+std::vector<int> renumbered(std::vector<int> node_of_rank);
+
 /// Maps the ranks of the world to nodes. Ranks of one node share memory. `cross` numbers the ranks
 /// that have the same local rank on their nodes, as in Horovod.
 struct Topology {
@@ -33,8 +39,7 @@ struct Topology {
   std::vector<std::string> host_of_rank{};  ///< names; empty: unknown
   bool shares_cores = false;                ///< this rank, with others: see shares_cores()
 
-  /// Whether every node has the same number of ranks.
-  bool is_homogeneous() const;
+  bool is_homogeneous() const { return comm::is_homogeneous(node_of_rank); }
 
   /// Computes all fields from the node of every rank.
   static Topology from_nodes(int rank, std::vector<int> node_of_rank);

@@ -37,25 +37,13 @@ int channel_of(int number, Channel channel) {
 
 /// The node of every member, numbered in the order of the nodes' lowest members.
 std::vector<int> nodes_of(const std::vector<int>& ranks, const std::vector<int>& node_of_rank) {
-  std::vector<int> seen;
   std::vector<int> nodes;
-  for (const int rank : ranks) {
-    const int node = node_of_rank[static_cast<std::size_t>(rank)];
-    const auto found = std::find(seen.begin(), seen.end(), node);
-    nodes.push_back(static_cast<int>(found - seen.begin()));
-    if (found == seen.end()) seen.push_back(node);
-  }
-  return nodes;
+  for (const int rank : ranks) nodes.push_back(node_of_rank[static_cast<std::size_t>(rank)]);
+  return comm::renumbered(std::move(nodes));
 }
 
 bool has_several_nodes(const std::vector<int>& nodes) {
   return std::any_of(nodes.begin(), nodes.end(), [](int node) { return node > 0; });
-}
-
-bool is_homogeneous(const std::vector<int>& nodes) {
-  const auto members = [&](int node) { return std::count(nodes.begin(), nodes.end(), node); };
-  return std::all_of(nodes.begin(), nodes.end(),
-                     [&](int node) { return members(node) == members(0); });
 }
 
 void warn(const Communicator& communicator, const char* purpose, const std::string& problem) {
@@ -83,7 +71,7 @@ std::shared_ptr<Engine> EngineFactory::make(int number, const std::vector<int>& 
   parts.messages = world_.make_communicator(ranks, channel_of(number, kMessages));
   if (has_several_nodes(parts.set.node_of_rank)) {
     parts.control.heartbeats = world_.make_communicator(ranks, channel_of(number, kHeartbeats));
-    parts.set.nodes = Nodes{parts.set.node_of_rank, is_homogeneous(parts.set.node_of_rank)};
+    parts.set.nodes = Nodes{parts.set.node_of_rank, comm::is_homogeneous(parts.set.node_of_rank)};
   }
   const auto check = [&, patience = std::optional<Deadline>()]() mutable {
     const auto lost = world != nullptr ? world->lost_rank() : std::nullopt;
