@@ -645,7 +645,10 @@ def run_until_it_succeeds(options):
         return f"attempt {number} of {options.max_restarts + 1} on {plural(attempt.ranks, 'rank')}"
 
     attempt = Attempt(options.np, options.hosts)
+    rendezvous = os.environ.get("KOLO_RENDEZVOUS")
     for number in range(1, options.max_restarts + 2):
+        if rendezvous:  # no attempt may find what the one before has left
+            os.environ["KOLO_RENDEZVOUS"] = os.path.join(rendezvous, f"{os.getpid()}-{number}")
         end = run_job(children, command_of(options, attempt, options.program), options.grace)
         status = exit_status(end)
         if status == 0 or children.end_signal:

@@ -106,11 +106,23 @@ struct Place {
   int local_rank = 0;
 };
 
+/// Kolo may have found ranks that MPI does not connect.
+void require_ranks_of_mpi() {
+  int ranks = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (kolo::size() == ranks) return;
+  throw kolo::InvalidArgument("Kolo has " + std::to_string(kolo::size()) +
+                              " ranks, and MPI, with " + "which it is compared, " +
+                              std::to_string(ranks) +
+                              ". Start them by mpirun, also where KOLO_RENDEZVOUS is set.");
+}
+
 /// A rank's objects other than its timer.
 struct RankState {
   RankState(const Options& options, const DeviceRole& role) {
     if (role.has_kolo) {
       runtime.emplace();
+      require_ranks_of_mpi();
     } else if (kolo::Config::from_environment().share_gpu) {
       std::vector<std::uint64_t> gpus(static_cast<std::size_t>(place.ranks));
       const std::uint64_t own = kolo::comm::usual_gpu(place.local_rank);
@@ -151,6 +163,7 @@ Worker make_worker(const Options& options, bool is_alone) {
     return make_device_worker(options, device_role(options, is_alone));
   }
   const auto kolo = std::make_shared<KoloCases>(options);
+  require_ranks_of_mpi();
   const auto mpi = std::make_shared<MpiCases>();
   const auto make = [=](const Workload& workload) {
     std::vector<Case> cases = kolo->make(workload);

@@ -29,6 +29,7 @@ struct Config {
   bool share_gpu = false;
   std::string nccl_algo = "ring";
   std::string launcher = "auto";
+  std::string rendezvous;
   std::string algorithm;
   std::string shard = "none";
   std::string log_level = "warn";

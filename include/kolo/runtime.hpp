@@ -27,8 +27,14 @@ struct InitOptions {
   /// Read from the environment by default; the same on all ranks.
   Config config = Config::from_environment();
   /// The communicator to run on, as a Fortran handle, which mpi_handle() of kolo/mpi.hpp returns.
-  /// Default: MPI_COMM_WORLD under mpirun, otherwise one rank.
+  /// Default: `store`, else KOLO_RENDEZVOUS, else MPI_COMM_WORLD under mpirun, else one rank.
   std::optional<int> communicator{};
+  /// Starts without MPI, with ranks that find each other in this store: `rank` of `size` ranks, all
+  /// on one host. Used until the Runtime is constructed. As Store says, each start needs its own,
+  /// also after one that failed.
+  std::shared_ptr<Store> store{};
+  int rank = 0;
+  int size = 1;
   /// For tests that run ranks as threads.
   std::shared_ptr<comm::World> world{};
   /// World ranks of the initial process sets, the same on all ranks. Runtime::process_set returns
@@ -59,7 +65,9 @@ struct InitOptions {
 /// The Runtime initializes MPI if the program has not; a program that does so itself requests
 /// MPI_THREAD_MULTIPLE, or MPI_THREAD_SERIALIZED and holds an MpiLock during its MPI calls: see
 /// docs/clusters.md. MPI is finalized at the end of the process, and only if Kolo initialized it,
-/// so another Runtime may follow. Without mpirun the world has one rank and MPI is not used.
+/// so another Runtime may follow. Without mpirun the world has one rank and MPI is not used, unless
+/// the program passes a store, or KOLO_RENDEZVOUS names one: then the ranks of a host find each
+/// other there.
 ///
 /// If an exception is uncaught anywhere in the process, all ranks end with its text instead of
 /// waiting for the rank that died. A forked child has no part in the Runtime: it may end in any
@@ -70,13 +78,14 @@ class Runtime {
   /// the program handles it: a message to a rank that has died must not end this one.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
-  ///         intercommunicator, if MPI runs below MPI_THREAD_SERIALIZED, if a launcher started
-  ///         several processes but MPI has one rank, or if settings, process sets, algorithms,
-  ///         reductions or codecs differ between ranks
+  ///         intercommunicator, if ranks that find each other in a store share no host, if MPI runs
+  ///         below MPI_THREAD_SERIALIZED, if a launcher started several processes but MPI has one
+  ///         rank, or if settings, process sets, algorithms, reductions or codecs differ between
+  ///         ranks
   /// @throws TimeoutError if a rank does not construct its Runtime within KOLO_START_TIMEOUT. If
   ///         Kolo initializes MPI, MPI_Init waits for all processes; on a timeout the process then
   ///         ends with a message
-  /// @throws BackendError if MPI or the operating system fails
+  /// @throws BackendError if MPI or the operating system fails; what InitOptions::store throws
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost.
   /// If an exception destroys it, the errors of the other ranks say so.
@@ -193,7 +202,7 @@ void remove_process_set(ProcessSet& set);
 
 /// A Runtime that the process owns, for programs that keep no object: `init` constructs it (further
 /// calls do nothing), `shutdown` destroys it.
-void init();
+void init(InitOptions options = {});
 void shutdown();
 bool is_initialized();
 

@@ -81,7 +81,12 @@ const std::array kSettings{
         "KOLO_LAUNCHER", &Config::launcher, 0, 0,
         "auto: detect from the launcher whether there are other ranks. mpi: ask MPI, for launchers "
         "that Kolo does not know. none: the process is a world of one rank, unless it has "
-        "initialized MPI."},
+        "initialized MPI or passes a store."},
+    Setting{
+        "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
+        "A folder, new for each job, in which the ranks of a host find each other without MPI. "
+        "KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a launcher sets "
+        "(torchrun, srun, mpirun)."},
     Setting{
         "KOLO_ALGORITHM", &Config::algorithm, 0, 0,
         "Algorithms to prefer where they can run, as collective:algorithm, separated by commas: "

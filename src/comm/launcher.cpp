@@ -31,6 +31,7 @@ constexpr const char* kOwnLauncher =
 // The order matters: mpirun and torchrun may run inside a Slurm job, and Flux and PALS also set
 // Hydra's variables.
 constexpr std::array kKnown{
+    Known{"Whoever set KOLO_RANK", "KOLO_RANK", "KOLO_SIZE", {"KOLO_RENDEZVOUS"}, "", true},
     Known{"Open MPI's mpirun",
           "OMPI_COMM_WORLD_RANK",
           "OMPI_COMM_WORLD_SIZE",
@@ -42,7 +43,7 @@ constexpr std::array kKnown{
           "RANK",
           "WORLD_SIZE",
           {"TORCHELASTIC_RUN_ID"},
-          "Use mpirun -np N in place of torchrun --nproc-per-node N.",
+          "With MPI, use mpirun -np N in place of torchrun --nproc-per-node N.",
           true,
           /*needs_job=*/true},
     Known{"PALS",
@@ -137,10 +138,9 @@ std::string problem_with_nested_start() {
     return {};
   }
   return "process " + pid + ", which is rank " + std::to_string(launcher->rank) +
-         " of a job, has started this one, which has inherited the job's variables. MPI would "
-         "start "
-         "as that rank once more, and fail. Start it without the variables that begin with OMPI_, "
-         "PMIX_, PMI_ and SLURM_, or, if it is to work alone, with KOLO_LAUNCHER=none.";
+         " of a job, has started this one, which has inherited the job's variables. It would start "
+         "as that rank once more, and fail. Start it without the variables that begin with KOLO_, "
+         "OMPI_, PMIX_, PMI_ and SLURM_, or, if it is to work alone, with KOLO_LAUNCHER=none.";
 }
 
 std::string problem_with_world_of_one(const Launcher& launcher) {
@@ -148,7 +148,8 @@ std::string problem_with_world_of_one(const Launcher& launcher) {
   return launcher.name + " started " + std::to_string(launcher.size) + " processes (" +
          launcher.size_variable + "), but MPI has one rank in each, which would all work alone. " +
          "The program is linked with " + mpi_version() + ". " + launcher.advice +
-         " KOLO_LAUNCHER=none makes each process a world of its own.";
+         " Without MPI, the ranks of one host start if KOLO_RENDEZVOUS names a new folder. "
+         "KOLO_LAUNCHER=none makes each process a world of its own.";
 }
 
 }  // namespace kolo::comm

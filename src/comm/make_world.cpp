@@ -1,9 +1,12 @@
 #include "comm/make_world.hpp"
 
+#include <atomic>
+#include <cstdlib>
 #include <string>
 
 #include <mpi.h>
 
+#include "comm/file_store.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi_environment.hpp"
@@ -36,8 +39,30 @@ MPI_Comm communicator_of(int handle) {
   return communicator;
 }
 
+/// In the folder that KOLO_RENDEZVOUS names, as the rank that the launcher says.
+Rendezvous rendezvous_of(const std::string& folder, const std::optional<Launcher>& launcher) {
+  if (!launcher || launcher->size < 1 || launcher->rank < 0) {
+    throw InvalidArgument(
+        "KOLO_RENDEZVOUS is set, but not which rank this process is, and of how many. Set "
+        "KOLO_RANK, from 0, and KOLO_SIZE, or use torchrun, srun or mpirun, which set their own.");
+  }
+  if (std::string problem = problem_with_nested_start(); !problem.empty()) {
+    throw InvalidArgument(problem);
+  }
+  static std::atomic<int> starts{0};  // of this process, as of the others
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");  // of all processes
+  return {.store = std::make_shared<FileStore>(folder),
+          .rank = launcher->rank,
+          .size = launcher->size,
+          .prefix = "kolo/" + std::string(restarts != nullptr ? restarts : "") + "/" +
+                    std::to_string(starts++) + "/"};
+}
+
 std::shared_ptr<World> make_world_of(const Config& config,
                                      const std::optional<Launcher>& launcher) {
+  if (!config.rendezvous.empty() && config.launcher != "none") {
+    return std::make_shared<RendezvousWorld>(config, rendezvous_of(config.rendezvous, launcher));
+  }
   // MPI_Init may end a process that srun has started without the PMI that this MPI was built for.
   const bool is_alone = !launcher || (launcher->starts_any_program && launcher->size == 1);
   if (is_alone && config.launcher != "mpi" && !mpi_environment::is_running()) {
@@ -54,13 +79,24 @@ std::shared_ptr<World> make_world_of(const Config& config,
 
 }  // namespace
 
-std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator) {
+std::shared_ptr<World> make_world(const Config& config, std::optional<int> communicator,
+                                  const std::optional<Rendezvous>& rendezvous) {
+  if (communicator && rendezvous) {
+    throw InvalidArgument(
+        "InitOptions::communicator and InitOptions::store are given. Give one: "
+        "MPI connects the ranks, or the store.");
+  }
   set_up_nccl(config.nccl_algo);  // before MPI, which may start threads
   const std::optional<Launcher> launcher =
       config.launcher == "none" ? std::nullopt : find_launcher();
-  std::shared_ptr<World> world =
-      communicator ? std::make_shared<MpiWorld>(config, communicator_of(*communicator))
-                   : make_world_of(config, launcher);
+  std::shared_ptr<World> world;
+  if (communicator) {
+    world = std::make_shared<MpiWorld>(config, communicator_of(*communicator));
+  } else if (rendezvous) {
+    world = std::make_shared<RendezvousWorld>(config, *rendezvous);
+  } else {
+    world = make_world_of(config, launcher);
+  }
   note_start(launcher);
   return world;
 }

@@ -14,8 +14,9 @@
 namespace kolo::comm {
 
 /// Everything outside this process that the runtime needs: messages, shared memory, GPUs, and the
-/// liveness of ranks. One object per rank: MpiWorld under mpirun, SelfWorld without, and FakeWorld
-/// for ranks that are threads of one process.
+/// liveness of ranks. One object per rank: MpiWorld under mpirun, RendezvousWorld for ranks that
+/// find each other in a store, SelfWorld for one rank, and FakeWorld for ranks that are threads of
+/// one process.
 class World {
  public:
   virtual ~World() = default;

@@ -6,6 +6,8 @@ kolo_add_test(comm_test SOURCES
   comm/shared_segment_test.cpp
   comm/topology_test.cpp
   comm/wait_test.cpp)
+kolo_add_test(rendezvous_test SOURCES
+  comm/rendezvous_world_test.cpp)
 kolo_add_test(fake_gpu_test SOURCES
   comm/fake_gpu_launches_test.cpp
   comm/fake_gpu_memory_test.cpp

@@ -71,6 +71,8 @@ class Job:
         program, *mpirun = command
         environment = dict(os.environ, KOLO_TEST_FOLDER=str(self.folder),
                            KOLO_TEST_VICTIM=str(victim), **self.processes.variable, **settings)
+        if "KOLO_TEST_RENDEZVOUS" in os.environ:  # mpirun starts the ranks, and MPI is not used
+            environment["KOLO_RENDEZVOUS"] = str(self.folder / "rendezvous")
         if recovery:
             mpirun = [*mpirun[:1], flag_of_recovery(mpirun[0]), *mpirun[1:]]
         self.process = subprocess.Popen([*mpirun, "-n", str(ranks), program, scenario],

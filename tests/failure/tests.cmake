@@ -13,6 +13,14 @@ add_test(NAME failure.idle_on_old_kernels
 kolo_set_mpirun_properties(failure.idle_on_old_kernels 4 300 SLEEPS)
 set_property(TEST failure.idle_on_old_kernels APPEND PROPERTY
   ENVIRONMENT KOLO_TEST_WITHOUT_PIDFD=1)
+foreach(scenario IN ITEMS idle busy mid_chunk shutting_down left throws stops diverges)
+  add_test(NAME failure.without_mpi.${scenario}
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/failure_test.py"
+      ${scenario} $<TARGET_FILE:victim> ${KOLO_MPIRUN})
+  kolo_set_mpirun_properties(failure.without_mpi.${scenario} 4 300 SLEEPS)
+  set_property(TEST failure.without_mpi.${scenario} APPEND PROPERTY
+    ENVIRONMENT KOLO_TEST_RENDEZVOUS=1)
+endforeach()
 kolo_test_executable(uncaught failure/uncaught.cpp)
 add_test(NAME failure.one_screen
   COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/failure/one_screen_test.py"

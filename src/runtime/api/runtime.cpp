@@ -60,6 +60,12 @@ int leading_number(std::string_view text) {
   return number;
 }
 
+std::shared_ptr<comm::World> make_world(const Config& config, const InitOptions& options) {
+  std::optional<comm::Rendezvous> rendezvous;
+  if (options.store != nullptr) rendezvous = {options.store, options.rank, options.size};
+  return comm::make_world(config, options.communicator, rendezvous);
+}
+
 }  // namespace
 
 /// The composition root: creates and connects all parts.
@@ -68,7 +74,7 @@ class Runtime::Parts {
   Parts(Runtime& runtime, InitOptions options)
       : runtime_(runtime),
         config_(validate(std::move(options.config))),
-        world_(options.world ? options.world : comm::make_world(config_, options.communicator)),
+        world_(options.world ? options.world : make_world(config_, options)),
         reductions_(std::move(options.reductions)),
         engines_(*world_, config_, {algorithms_, compressors_, reductions_}) {
     for (const Algorithm& algorithm : options.algorithms) algorithms_.add(algorithm);
@@ -520,11 +526,11 @@ void end_with_process() {
 
 }  // namespace
 
-void init() {
+void init(InitOptions options) {
   const Lock lock(owned_lock);
   if (owned != nullptr) return;
   comm::at_exit_before_cuda(end_with_process);
-  owned = std::make_unique<Runtime>();
+  owned = std::make_unique<Runtime>(std::move(options));
 }
 
 void shutdown() {

@@ -20,7 +20,7 @@ constexpr int kFromAny = -1;
 constexpr std::size_t kLongestShort = 2048;
 constexpr int kPerStep = 16;
 // MPI searches all messages that have arrived and not been received, those of other sets too.
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kBetweenIdleLooks{1};
 
 std::string text_of_size(std::uint64_t bytes, std::uint64_t dtype) {
   const auto type = static_cast<DType>(dtype);
@@ -90,7 +90,7 @@ bool PointToPoint::advance(Clock::time_point now) {
   begin();
   const bool is_time = now >= next_look_;
   if (is_time) {
-    next_look_ = now + kBetweenLooks;
+    next_look_ = now + kBetweenIdleLooks;
     for (auto& [rank, packets] : outgoing_) forget_sent(packets);
     std::erase_if(outgoing_, [](const auto& sent) { return sent.second.empty(); });
   }

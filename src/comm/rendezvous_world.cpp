@@ -1,0 +1,193 @@
+#include "comm/rendezvous_world.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <sys/stat.h>
+#include <type_traits>
+#include <unistd.h>
+
+#include "base/deadline.hpp"
+#include "base/text.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "comm/shared_memory.hpp"
+#include "comm/start_watch.hpp"
+#include "kolo/error.hpp"
+
+namespace kolo::comm {
+namespace {
+
+/// What a rank says of itself.
+struct Card {
+  std::array<char, 64> host{};      // name; longer ones are truncated
+  std::array<char, 40> boot{};      // identifies the running system
+  std::uint64_t pid_namespace = 0;  // which containers on one machine may not share
+  std::uint64_t user = 0;
+  std::int64_t pid = 0;
+  CoreSet cores{};
+  std::uint64_t gpu = 0;
+  SegmentAddress segment{};
+  std::array<char, 240> failure{};  // empty: none
+
+  bool shares_memory_with(const Card& other) const {
+    return boot == other.boot && pid_namespace == other.pid_namespace && user == other.user;
+  }
+};
+static_assert(std::is_trivially_copyable_v<Card>);
+
+Card own_card() {
+  Card card;
+  ::gethostname(card.host.data(), card.host.size() - 1);
+  std::ifstream("/proc/sys/kernel/random/boot_id").getline(card.boot.data(), card.boot.size());
+  struct stat status{};
+  if (::stat("/proc/self/ns/pid", &status) == 0) card.pid_namespace = status.st_ino;
+  card.user = ::geteuid();
+  card.pid = ::getpid();
+  card.cores = own_cores();
+  return card;
+}
+
+template <class Step>
+void attempt(Card& own, Step step) {
+  try {
+    step();
+  } catch (const BackendError& error) {
+    std::string(error.what()).copy(own.failure.data(), own.failure.size() - 1);
+  }
+}
+
+void require_success(const std::vector<Card>& cards) {
+  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
+    if (cards[rank].failure[0] == '\0') continue;
+    throw BackendError("shared memory of rank " + std::to_string(rank) + ": " +
+                       cards[rank].failure.data());
+  }
+}
+
+/// In short waits, between which a store can throw that the program is interrupted. None: in vain.
+std::optional<std::string> get(Store& store, const std::string& key, Deadline deadline,
+                               const std::function<bool()>& is_in_vain) {
+  constexpr std::chrono::milliseconds kWait{100};
+  for (;;) {
+    const bool is_last = deadline.has_passed() || is_in_vain();
+    auto value = store.get(key, is_last ? std::chrono::milliseconds(0) : kWait);
+    if (value || is_last) return value;
+  }
+}
+
+/// Of all ranks; `step` is part of the keys, `peers` are watched if given.
+std::vector<Card> exchange(const Rendezvous& rendezvous, const std::string& step, const Card& own,
+                           Deadline deadline, std::chrono::nanoseconds timeout,
+                           PeerLiveness* peers) {
+  const std::string prefix = rendezvous.prefix + step + "/";
+  std::string value(sizeof own, '\0');
+  std::memcpy(value.data(), &own, sizeof own);
+  rendezvous.store->set(prefix + std::to_string(rendezvous.rank), value);
+  std::vector<Card> cards(static_cast<std::size_t>(rendezvous.size));
+  std::vector<int> missing;
+  for (int rank = 0; rank < rendezvous.size; ++rank) {
+    const auto has_died = [&] {
+      return peers != nullptr && std::ranges::count(peers->dead(), rank) > 0;
+    };
+    const auto text = get(*rendezvous.store, prefix + std::to_string(rank), deadline, has_died);
+    if (!text && has_died()) {
+      throw PeerLostError("rank " + std::to_string(rank) +
+                          " died while Kolo started: the process has ended");
+    }
+    if (!text) {
+      missing.push_back(rank);
+    } else if (text->size() != sizeof(Card)) {
+      throw BackendError("rank " + std::to_string(rank) + " runs another version of Kolo");
+    } else {
+      std::memcpy(&cards[static_cast<std::size_t>(rank)], text->data(), sizeof(Card));
+    }
+  }
+  if (missing.empty()) return cards;
+  if (own.failure[0] != '\0')
+    throw BackendError(own.failure.data());  // of which not all will learn
+  throw TimeoutError(
+      "of " + std::to_string(rendezvous.size) + " ranks, " + list_ranks(missing) +
+      (missing.size() == 1 ? " has" : " have") + " not constructed a kolo::Runtime within " +
+      text_of_seconds(timeout) +
+      " (KOLO_START_TIMEOUT). Start one on every rank, all on this host and with the "
+      "same store or folder, or raise the timeout.");
+}
+
+void require_one_host(const std::vector<Card>& cards) {
+  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
+    if (cards[rank].shares_memory_with(cards[0])) continue;
+    const bool is_other_host = cards[rank].boot != cards[0].boot;
+    throw InvalidArgument(
+        "rank 0 runs on " + std::string(cards[0].host.data()) + ", rank " + std::to_string(rank) +
+        " on " + cards[rank].host.data() +
+        (is_other_host ? "" : ", in another PID namespace or as another user") +
+        ". Without MPI all ranks share one host, PID namespace and user. Start the program by "
+        "mpirun.");
+  }
+}
+
+}  // namespace
+
+RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous) {
+  const int rank = rendezvous.rank;
+  const int size = rendezvous.size;
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw InvalidArgument("a world of " + std::to_string(size) + " ranks has no rank " +
+                          std::to_string(rank) + ". Ranks are 0 … size-1.");
+  }
+  topology_ = Topology::from_nodes(rank, contiguous_nodes(size, std::max(config.fake_nodes, 1)));
+  Card own = own_card();
+  if (config.share_gpu) own.gpu = usual_gpu(topology_.local_rank);
+  attempt(own, [&] {
+    rings_.emplace(size);
+    own.segment = rings_->address();
+  });
+  const Deadline deadline = Deadline::after(config.start_timeout);
+  const auto exchange_cards = [&](const char* step) {
+    return exchange(rendezvous, step, own, deadline, config.start_timeout,
+                    liveness_ ? &*liveness_ : nullptr);
+  };
+  std::vector<Card> cards = exchange_cards("start");
+  require_one_host(cards);
+  require_success(cards);
+
+  std::vector<SegmentAddress> segments;
+  std::vector<CoreSet> cores;
+  std::vector<std::uint64_t> gpus;
+  std::vector<PeerLiveness::Peer> peers;
+  for (const Card& card : cards) {
+    const int peer = static_cast<int>(segments.size());
+    topology_.host_of_rank.emplace_back(card.host.data());
+    segments.push_back(card.segment);
+    cores.push_back(card.cores);
+    gpus.push_back(card.gpu);
+    if (peer != rank) peers.push_back({peer, static_cast<int>(card.pid)});
+  }
+  topology_.shares_cores =
+      shares_cores(cores, std::vector<int>(static_cast<std::size_t>(size), 0), rank);
+  if (config.share_gpu) let_ranks_share_gpus(gpus);
+  attempt(own, [&] {
+    liveness_.emplace(peers);
+    rings_->connect(rank, segments);
+  });
+  require_success(exchange_cards("ready"));
+  rings_->close_file();
+}
+
+std::unique_ptr<Communicator> RendezvousWorld::make_communicator(std::span<const int> ranks,
+                                                                 int channel) {
+  return rings_->make_communicator(ranks, channel);
+}
+
+Task RendezvousWorld::make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
+                                  std::shared_ptr<SharedWindow>& window) {
+  return make_posix_window(communicator, tag, segment_bytes, window);
+}
+
+Gpus* RendezvousWorld::gpus() { return cuda_gpus(); }
+
+}  // namespace kolo::comm

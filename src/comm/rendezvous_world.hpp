@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/message_rings.hpp"
+#include "comm/peer_liveness.hpp"
+#include "comm/world.hpp"
+#include "kolo/config.hpp"
+#include "kolo/store.hpp"
+
+namespace kolo::comm {
+
+/// How ranks that no MPI connects find each other.
+struct Rendezvous {
+  std::shared_ptr<Store> store;
+  int rank = 0;
+  int size = 1;
+  std::string prefix = "kolo/";  ///< of the keys, which no other start uses
+};
+
+/// Processes of one host that find each other in a Store, whoever started them: messages, too,
+/// travel through shared memory.
+class RendezvousWorld final : public World {
+ public:
+  /// Collective. Throws InvalidArgument, on all ranks, for ranks that share no memory, and for a
+  /// rank and a size that cannot be; TimeoutError, which names the ranks that have not come within
+  /// KOLO_START_TIMEOUT; PeerLostError if one dies meanwhile; BackendError, on all ranks, if one
+  /// cannot make or map shared memory; and whatever the store throws.
+  RendezvousWorld(const Config& config, const Rendezvous& rendezvous);
+
+  const Topology& topology() const override { return topology_; }
+  std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel) override;
+  Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
+                   std::shared_ptr<SharedWindow>& window) override;
+  Gpus* gpus() override;
+  std::vector<int> dead_peers() override { return liveness_->dead(); }
+  void mark_broken() noexcept override {}  // nothing here waits for a peer
+
+ private:
+  Topology topology_;
+  std::optional<MessageRings> rings_;
+  std::optional<PeerLiveness> liveness_;
+};
+
+}  // namespace kolo::comm

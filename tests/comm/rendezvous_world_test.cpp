@@ -1,0 +1,272 @@
+#include "comm/rendezvous_world.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/mutex.hpp"
+#include "checkpoint/temporary_folder.hpp"
+#include "comm/file_store.hpp"
+#include "contract/communicator_contract.hpp"
+#include "contract/transfer_contract.hpp"
+#include "contract/window_contract.hpp"
+#include "kolo/error.hpp"
+#include "runtime/runtimes.hpp"
+#include "runtime/values.hpp"
+#include "support/errors.hpp"
+#include "support/sanitizers.hpp"
+
+namespace kolo::test::rendezvous_world_test {
+
+using namespace std::chrono_literals;
+
+class StoreOfThreads final : public Store {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    const Lock lock(lock_);
+    values_[key] = value;
+    has_changed_.notify_all();
+  }
+  std::optional<std::string> get(const std::string& key,
+                                 std::chrono::milliseconds timeout) override {
+    const Lock lock(lock_);
+    const bool is_there = has_changed_.wait_for(
+        lock_, timeout, [&]() KOLO_REQUIRES(lock_) { return values_.contains(key); });
+    return is_there ? std::optional(values_[key]) : std::nullopt;
+  }
+
+ private:
+  Mutex lock_;
+  std::condition_variable_any has_changed_;
+  std::map<std::string, std::string> values_ KOLO_GUARDED_BY(lock_);
+};
+
+/// Runs `body` on a thread for each rank; throws what the first one has thrown.
+void run_threads(int size, const std::function<void(int rank)>& body) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          body(rank);
+        } catch (...) {
+          errors[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+struct RanksOfAStore {
+  static std::vector<int> sizes() { return {1, 2, 3, kIsSanitized ? 5 : 66}; }
+  static void run(int size, const std::function<void(comm::World&)>& body) {
+    const auto store = std::make_shared<StoreOfThreads>();
+    run_threads(size, [&](int rank) {
+      comm::RendezvousWorld world(Config{}, {.store = store, .rank = rank, .size = size});
+      body(world);
+    });
+  }
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Rendezvous, CommunicatorContract, RanksOfAStore);
+INSTANTIATE_TYPED_TEST_SUITE_P(Rendezvous, TransferContract, RanksOfAStore);
+INSTANTIATE_TYPED_TEST_SUITE_P(Rendezvous, WindowContract, RanksOfAStore);
+
+// More than a ring holds, in both directions and of two channels at once; what nobody has asked for
+// yet is in the way of nothing.
+TEST(MessageRingsTest, FullRings_LetAllMessagesThrough) {
+  constexpr int kMessages = 300;
+  RanksOfAStore::run(2, [](comm::World& world) {
+    const auto first = everybody(world, 1);
+    const auto other = everybody(world, 2);
+    const int rank = first->rank();
+    const int peer = 1 - rank;
+    std::vector<std::vector<std::byte>> sent;
+    std::vector<Transfer> sends;
+    for (int i = 0; i < kMessages; ++i) {
+      const std::size_t size = i % 5 == 0 ? 100'000 : 4096 - static_cast<std::size_t>(i);
+      sent.push_back(message(rank, peer, i, size));
+      sends.push_back((i % 2 == 0 ? *first : *other).send(sent.back(), peer, i % 3));
+    }
+    for (int channel = 1; channel >= 0; --channel) {
+      for (int tag = 2; tag >= 0; --tag) {
+        for (int i = 0; i < kMessages; ++i) {
+          if (i % 2 != channel || i % 3 != tag) continue;
+          const std::size_t size = sent[static_cast<std::size_t>(i)].size();
+          std::vector<std::byte> received(size);
+          Transfer receiving = (channel == 0 ? *first : *other).receive(received, peer, tag);
+          finish(receiving);
+          ASSERT_TRUE(received == message(peer, rank, i, size)) << "message " << i;
+        }
+      }
+    }
+    finish_all(sends);
+  });
+}
+
+// An abandoned receive of a long message is free at once: its data are dropped as they come.
+TEST(MessageRingsTest, AbandonedInTheMiddle_ALongMessageIsDropped) {
+  constexpr std::size_t kSize = std::size_t{1} << 20;
+  RanksOfAStore::run(2, [](comm::World& world) {
+    const auto all = everybody(world);
+    const int rank = all->rank();
+    if (rank == 0) {
+      const auto lost = message(0, 1, 0, kSize);
+      const auto kept = message(0, 1, 1, kSize);
+      Transfer first = all->send(lost, 1, 3);
+      Transfer second = all->send(kept, 1, 3);
+      finish(first);
+      finish(second);
+      return;
+    }
+    wait_for_message(*all, 3);
+    std::vector<std::byte> free(kSize);
+    {
+      Transfer abandoned = all->receive(free, 0, 3);
+      while (free[0] == std::byte{0} && free[1] == std::byte{0}) {
+        ASSERT_FALSE(abandoned.ready());
+      }
+    }
+    std::ranges::fill(free, std::byte{7});
+    std::vector<std::byte> received(kSize);
+    Transfer receiving = all->receive(received, 0, 3);
+    finish(receiving);
+    EXPECT_TRUE(received == message(0, 1, 1, kSize));
+    EXPECT_TRUE(free == std::vector<std::byte>(kSize, std::byte{7}));
+  });
+}
+
+TEST(RendezvousWorldTest, RanksOfAHost_ShareANode) {
+  RanksOfAStore::run(3, [](comm::World& world) {
+    const comm::Topology& topology = world.topology();
+    EXPECT_EQ(topology.size, 3);
+    EXPECT_EQ(topology.node_of_rank, (std::vector<int>{0, 0, 0}));
+    EXPECT_EQ(topology.local_rank, topology.rank);
+    EXPECT_FALSE(topology.host_of_rank.front().empty());
+    EXPECT_TRUE(world.dead_peers().empty());
+  });
+}
+
+TEST(RendezvousWorldTest, WhoDoesNotCome_IsNamedOnAllOthers) {
+  const auto store = std::make_shared<StoreOfThreads>();
+  Config config;
+  config.start_timeout = 300ms;
+  std::atomic<int> refused{0};
+  run_threads(4, [&](int rank) {
+    if (rank == 1 || rank == 3) return;
+    const std::string text = text_thrown_by<TimeoutError>(
+        [&] { comm::RendezvousWorld(config, {.store = store, .rank = rank, .size = 4}); });
+    expect_contains(text, "of 4 ranks, ranks 1 and 3 have not constructed a kolo::Runtime within");
+    ++refused;
+  });
+  EXPECT_EQ(refused, 2);
+}
+
+TEST(RendezvousWorldTest, RanksThatCannotBe_AreRefused) {
+  const auto store = std::make_shared<StoreOfThreads>();
+  for (const auto& [rank, size] : {std::pair{2, 2}, {-1, 3}, {0, 0}}) {
+    const std::string text = text_thrown_by<InvalidArgument>([&, rank = rank, size = size] {
+      comm::RendezvousWorld(Config{}, {.store = store, .rank = rank, .size = size});
+    });
+    expect_contains(text, "has no rank " + std::to_string(rank));
+  }
+}
+
+// As another host, container or user would.
+TEST(RendezvousWorldTest, RanksThatShareNoMemory_AreRefusedOnAll) {
+  class OtherHost final : public Store {
+   public:
+    explicit OtherHost(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+    void set(const std::string& key, const std::string& value) override {
+      std::string changed = value;
+      changed[64] = changed[64] == 'x' ? 'y' : 'x';  // behind the host's name
+      store_->set(key, changed);
+    }
+    std::optional<std::string> get(const std::string& key,
+                                   std::chrono::milliseconds timeout) override {
+      return store_->get(key, timeout);
+    }
+
+   private:
+    const std::shared_ptr<Store> store_;
+  };
+  const auto store = std::make_shared<StoreOfThreads>();
+  run_threads(3, [&](int rank) {
+    const std::string text = text_thrown_by<InvalidArgument>([&] {
+      const auto seen = rank == 2 ? std::make_shared<OtherHost>(store) : nullptr;
+      comm::RendezvousWorld(Config{},
+                            {.store = seen != nullptr ? seen : std::shared_ptr<Store>(store),
+                             .rank = rank,
+                             .size = 3});
+    });
+    expect_contains(text, "rank 0 runs on ");
+    expect_contains(text, ", rank 2 on ");
+    expect_contains(text, "by mpirun");
+  });
+}
+
+// --- runtimes ---
+
+void run_runtimes_of_a_store(int size, const std::shared_ptr<Store>& store,
+                             const std::function<void(Runtime&)>& body) {
+  run_threads(size, [&](int rank) {
+    Runtime runtime({.config = test_config(), .store = store, .rank = rank, .size = size});
+    Runtime::set_thread_current(&runtime);
+    body(runtime);
+    Runtime::set_thread_current(nullptr);
+  });
+}
+
+TEST(RuntimeOfAStoreTest, OperationsAndMessages_Work) {
+  const auto store = std::make_shared<StoreOfThreads>();
+  run_runtimes_of_a_store(3, store, [](Runtime& runtime) {
+    expect_sum_works(runtime, "x");
+    const std::vector<int> pair{0, 2};
+    ProcessSet& set = runtime.add_process_set(pair);
+    EXPECT_EQ(set.included(), runtime.rank() != 1);
+    expect_sum_works(runtime, "y");
+  });
+}
+
+TEST(RuntimeOfAStoreTest, WithACommunicator_IsRefused) {
+  const std::string text = text_thrown_by<InvalidArgument>(
+      [] { Runtime({.communicator = 0, .store = std::make_shared<StoreOfThreads>()}); });
+  expect_contains(text, "Give one");
+}
+
+// --- a folder as the store ---
+
+TEST(FileStoreTest, Values_AreSeenByOthersOnce) {
+  const TemporaryFolder folder;
+  comm::FileStore store(folder.path() / "job");
+  comm::FileStore other(folder.path() / "job");
+  EXPECT_EQ(other.get("a/1", 0ms), std::nullopt);
+  const std::string value("x\0y", 3);
+  store.set("a/1", value);
+  EXPECT_EQ(other.get("a/1", 0ms), value);
+  expect_contains(text_thrown_by<InvalidArgument>([&] { other.set("a/1", "z"); }),
+                  "from another job or an earlier run");
+  EXPECT_EQ(store.get("a/1", 0ms), value);
+}
+
+TEST(FileStoreTest, FolderThatCannotBeMade_IsAnError) {
+  expect_contains(text_thrown_by<BackendError>([] { comm::FileStore("/proc/no/folder"); }),
+                  "cannot make /proc/no/folder");
+}
+
+}  // namespace kolo::test::rendezvous_world_test
