@@ -1,4 +1,4 @@
-"""A backend of torch.distributed on Kolo, for programs that mpirun starts:
+"""A backend of torch.distributed on Kolo, for programs that mpirun or torchrun starts:
 
     import kolo.distributed
     torch.distributed.init_process_group()
@@ -6,8 +6,10 @@
 Kolo is then the default, also of init_device_mesh(), for the devices that it was built for. Where a
 program names a backend, Kolo's name is "kolo".
 
-The import starts Kolo, which joins MPI. Under mpirun it also sets what torchrun sets, each where it
-is absent, and DDP_DISABLE_COMM_MEM to 0, with which DDP has the backend allocate its buckets.
+Under mpirun the import starts Kolo, which joins MPI, and sets what torchrun sets, each where it is
+absent. Otherwise init_process_group() starts it, without MPI, on ranks of one host that find each
+other in the group's store, whoever started them. The import also sets DDP_DISABLE_COMM_MEM to 0,
+with which DDP has the backend allocate its buckets.
 """
 
 import os
@@ -16,9 +18,8 @@ import socket
 import torch.distributed
 from torch.distributed import distributed_c10d
 
-from . import _kolo, _start
+from . import _is_started_without_torch, _kolo, _start
 
-_LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")  # also a single rank
 _server = None  # of the store at MASTER_PORT, as long as the process of rank 0
 
 
@@ -38,23 +39,29 @@ def _describe_ranks():
                         ("LOCAL_RANK", _kolo.local_rank()),
                         ("LOCAL_WORLD_SIZE", _kolo.local_size()),
                         ("GROUP_RANK", _kolo.cross_rank()),
-                        ("MASTER_ADDR", host), ("MASTER_PORT", port),
-                        ("DDP_DISABLE_COMM_MEM", 0)):
+                        ("MASTER_ADDR", host), ("MASTER_PORT", port)):
         if os.environ.setdefault(name, str(value)) != str(value) and name in ("RANK", "WORLD_SIZE"):
             raise ValueError(f"{name} is {os.environ[name]}, but this process is rank "
-                             f"{_kolo.rank()} of {_kolo.size()} ranks of MPI. Unset {name}.")
+                             f"{_kolo.rank()} of {_kolo.size()} ranks of Kolo. Unset {name}.")
 
 
 def _make_backend(options, _):
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    if not _kolo.is_initialized():
+        if torch.distributed.is_initialized() and len(ranks) < torch.distributed.get_world_size():
+            raise ValueError("this group does not have all ranks, and Kolo starts on all at once. "
+                             "Make a group of all ranks first, or call kolo.torch.init().")
+        _start(options.store, options.group_rank, options.group_size)
     if ranks[-1] >= _kolo.size():
         raise ValueError(
-            f"the process group has rank {ranks[-1]}, but Kolo has {_kolo.size()} ranks, those of "
-            "mpirun. Start the program with mpirun, not with torchrun or as single processes.")
+            f"the process group has rank {ranks[-1]}, but Kolo was started before on "
+            f"{_kolo.size()} ranks, and keeps them. Start it on all ranks first: by mpirun, by "
+            "kolo.torch.init(), or by the first init_process_group().")
     if ranks[options.group_rank] != _kolo.rank():
         raise ValueError(
-            f"rank {ranks[options.group_rank]} of torch.distributed is rank {_kolo.rank()} of MPI. "
-            "They must be the same: leave RANK unset, and pass no rank to init_process_group().")
+            f"rank {ranks[options.group_rank]} of torch.distributed is rank {_kolo.rank()} of "
+            "Kolo. They must be the same: under mpirun, leave RANK unset, and pass no rank to "
+            "init_process_group().")
     return _kolo.make_c10d_backend(options.store, ranks, options.timeout)
 
 
@@ -78,5 +85,6 @@ _devices = ["cpu", "cuda"] if "NCCL" in _kolo.build_info() else ["cpu"]
 _register("kolo", _make_backend)
 if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
     _register("kolo_default", _make_group)
-if _start() and (_kolo.size() > 1 or any(name in os.environ for name in _LAUNCHED)):
+os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+if _is_started_without_torch() and _start():
     _describe_ranks()

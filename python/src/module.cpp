@@ -59,6 +59,14 @@ void unlock_while(const std::function<void()>& wait) {
   wait();
 }
 
+void init(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+  InitOptions options;
+  if (store != nullptr) options.store = extras::store_of(store, &check_signals);
+  options.rank = rank;
+  options.size = size;
+  kolo::init(std::move(options));
+}
+
 c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                std::vector<int> ranks,
                                                std::chrono::milliseconds timeout) {
@@ -74,7 +82,9 @@ c10::intrusive_ptr<c10d::Backend> make_backend(const c10::intrusive_ptr<c10d::St
 PYBIND11_MODULE(_kolo, module) {
   using namespace kolo::python;
   bind_errors(module);
-  module.def("init", &kolo::init, WithoutLock());
+  module.def("init", &init, py::arg("store") = py::none(), py::arg("rank") = 0, py::arg("size") = 1,
+             WithoutLock());
+  module.def("start_timeout", [] { return kolo::Config::from_environment().start_timeout; });
   module.def("shutdown", &kolo::shutdown, WithoutLock());
   module.def(
       "fail",

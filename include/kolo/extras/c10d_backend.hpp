@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include <c10/util/intrusive_ptr.h>
@@ -23,6 +24,11 @@ struct Interpreter {
   /// Runs `wait` without the interpreter's lock.
   void (*unlock_while)(const std::function<void()>& wait) = [](const auto& wait) { wait(); };
 };
+
+/// A store of c10d for InitOptions::store. Give it a prefix that no other start uses.
+///
+/// @param check as of an Interpreter, called while ranks wait for one another
+std::shared_ptr<Store> store_of(c10::intrusive_ptr<c10d::Store> store, void (*check)() = nullptr);
 
 /// Makes a backend of LibTorch's c10d, as ProcessGroupGloo is one, over a process set of its own,
 /// whose operations are matched by order (Matching::ByOrder): nothing is negotiated. Whatever takes

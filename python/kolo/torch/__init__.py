@@ -3,7 +3,8 @@
     import kolo.torch as hvd
     hvd.init()
 
-Programs are started by mpirun; without it there is one rank. Names, arguments and defaults are
+Programs are started by mpirun, or, on one host, by torchrun or whatever sets its variables;
+without either there is one rank. Names, arguments and defaults are
 Horovod's; docs/python-horovod.md lists what behaves differently.
 """
 
@@ -32,8 +33,8 @@ from .sync_batch_norm import SyncBatchNorm
 
 
 def init(comm=None, process_sets=None):
-    """Starts Kolo, which joins MPI. Blocks until all ranks have called it; later calls do nothing
-    but add the sets.
+    """Starts Kolo, which joins MPI under mpirun. Blocks until all ranks have called it; later calls
+    do nothing but add the sets.
 
     process_sets: a list of ProcessSet to add; "dynamic", as in Horovod, has no effect.
     """

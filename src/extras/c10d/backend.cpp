@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -13,6 +14,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/version.h>
 
 #include "extras/c10d/tensors.hpp"
@@ -37,10 +39,17 @@ using std::chrono::milliseconds;
 // are made of messages.
 constexpr std::int64_t kFirstOwnTag = std::int64_t{1} << 32;
 
+/// torchrun's store outlives a restart of the ranks, which must not find what the last ones wrote.
+c10::intrusive_ptr<c10d::Store> of_this_attempt(c10::intrusive_ptr<c10d::Store> store) {
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (restarts == nullptr) return store;
+  return c10::make_intrusive<c10d::PrefixStore>(restarts, std::move(store));
+}
+
 class StoreOfC10d final : public Store {
  public:
   StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, void (*check)())
-      : store_(std::move(store)), check_(check) {}
+      : store_(of_this_attempt(std::move(store))), check_(check) {}
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
   /// Asks again and again: when a wait() of a TCPStore does not end in time, it logs warnings.
@@ -791,6 +800,10 @@ class Backend final : public c10d::Backend {
 }  // namespace kolo::c10d_backend
 
 namespace kolo::extras {
+
+std::shared_ptr<Store> store_of(c10::intrusive_ptr<c10d::Store> store, void (*check)()) {
+  return std::make_shared<c10d_backend::StoreOfC10d>(std::move(store), check);
+}
 
 c10::intrusive_ptr<c10d::Backend> make_c10d_backend(Runtime& runtime,
                                                     const c10::intrusive_ptr<c10d::Store>& store,
