@@ -107,6 +107,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("share_gpu", &Config::share_gpu);
   look("nccl_algo", &Config::nccl_algo);
   look("launcher", &Config::launcher);
+  look("rendezvous", &Config::rendezvous);
   look("algorithm", &Config::algorithm);
   look("shard", &Config::shard);
   look("log_level", &Config::log_level);
@@ -254,7 +255,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 17u);
+  EXPECT_EQ(variables.size(), 18u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");
