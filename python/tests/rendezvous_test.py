@@ -66,7 +66,7 @@ class RendezvousTest(unittest.TestCase):
                 model(torch.full((1, 1), rank + 1.0)).sum().backward()
                 assert model.module.weight.grad.item() == (size + 1) / 2
                 dist.destroy_process_group()
-                print("rank", rank, "is done\\n", end="", flush=True)
+                print("rank %s is done\\n" % rank, end="", flush=True)
                 """)
             for rank in range(count):
                 self.assertIn(f"rank {rank} is done", output)
@@ -82,7 +82,7 @@ class RendezvousTest(unittest.TestCase):
             tensor = torch.ones(1)
             dist.all_reduce(tensor)
             assert tensor.item() == 2
-            print("rank", hvd.rank(), "is done\\n", end="", flush=True)
+            print("rank %s is done\\n" % hvd.rank(), end="", flush=True)
             """)
         for rank in range(2):
             self.assertIn(f"rank {rank} is done", output)
@@ -101,10 +101,10 @@ class RendezvousTest(unittest.TestCase):
             try:
                 dist.all_reduce(tensor)
             except RuntimeError as error:
-                print("rank", dist.get_rank(), "learns:", error, "\\n", end="", flush=True)
+                print("rank %s learns: %s\\n" % (dist.get_rank(), error), end="", flush=True)
                 raise
             assert tensor.item() == 9
-            print("rank", dist.get_rank(), "is done after", restarts, "\\n", end="", flush=True)
+            print("rank %s is done after %s\\n" % (dist.get_rank(), restarts), end="", flush=True)
             """, "--max-restarts", "1")
         for rank in range(3):
             self.assertIn(f"rank {rank} is done after 1", output)
@@ -135,7 +135,7 @@ class RendezvousTest(unittest.TestCase):
                         torch.arange(8.), num_workers=1, multiprocessing_context=start)
                     assert sum(batch.item() for batch in loader) == 28
                 dist.barrier()
-                print("rank", rank, "is done\\n", end="", flush=True)
+                print("rank %s is done\\n" % rank, end="", flush=True)
                 dist.destroy_process_group()
 
             if __name__ == "__main__":
@@ -178,7 +178,7 @@ class RendezvousTest(unittest.TestCase):
                 subprocess.run([sys.executable, "-c", alone], check=True,
                                env=os.environ | {"KOLO_LAUNCHER": "none"})
                 hvd.barrier()
-                print("rank", hvd.rank(), "is done\\n", end="", flush=True)
+                print("rank %s is done\\n" % hvd.rank(), end="", flush=True)
             """)
         for rank in range(2):
             self.assertIn(f"rank {rank} is done", output)
