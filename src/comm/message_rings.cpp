@@ -129,10 +129,11 @@ class MessageRings::RingCommunicator final : public Communicator {
   }
 
  private:
-  static Message& message_of(std::uint64_t token) { return *reinterpret_cast<Message*>(token); }
+  Message& message_of(std::uint64_t token) KOLO_REQUIRES(rings_.lock_) {
+    return rings_.messages_[token];
+  }
   Transfer transfer_of(Message* message) {
-    return message == nullptr ? Transfer()
-                              : Transfer(*this, reinterpret_cast<std::uint64_t>(message));
+    return message == nullptr ? Transfer() : Transfer(*this, message->token);
   }
 
   bool test(std::uint64_t token) override {
@@ -180,18 +181,19 @@ std::unique_ptr<Communicator> MessageRings::make_communicator(std::span<const in
 
 MessageRings::Message* MessageRings::add(const Message& message) {
   if (unused_.empty()) {
-    messages_.push_back(message);
-    return &messages_.back();
+    unused_.push_back(messages_.size());
+    messages_.emplace_back();
   }
-  Message* const place = unused_.back();
+  const std::uint64_t token = unused_.back();
   unused_.pop_back();
-  *place = message;
-  return place;
+  messages_[token] = message;
+  messages_[token].token = token;
+  return &messages_[token];
 }
 
 void MessageRings::remove(Message& message) {
   message.state = Message::State::Done;
-  unused_.push_back(&message);
+  unused_.push_back(message.token);
 }
 
 /// Null: it has been sent.

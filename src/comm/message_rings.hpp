@@ -99,6 +99,7 @@ class MessageRings {
     std::size_t moved = 0;
     std::size_t arriving = 0;  // the size that the sender says
     std::uint64_t id = 0;      // of a long message
+    std::uint64_t token = 0;   // its place in `messages_`
   };
 
   struct Peer {
@@ -163,9 +164,9 @@ class MessageRings {
   Mutex lock_;
   std::vector<Peer> peers_;  // their messages: under the lock
   std::map<int, Channel> channels_ KOLO_GUARDED_BY(lock_);
-  std::vector<int> unsent_ KOLO_GUARDED_BY(lock_);  // peers with queues
-  std::deque<Message> messages_ KOLO_GUARDED_BY(lock_);
-  std::vector<Message*> unused_ KOLO_GUARDED_BY(lock_);
+  std::vector<int> unsent_ KOLO_GUARDED_BY(lock_);            // peers with queues
+  std::deque<Message> messages_ KOLO_GUARDED_BY(lock_);       // which pointers refer to
+  std::vector<std::uint64_t> unused_ KOLO_GUARDED_BY(lock_);  // tokens
   std::uint64_t last_id_ KOLO_GUARDED_BY(lock_) = 0;
 };
 

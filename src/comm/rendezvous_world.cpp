@@ -21,13 +21,19 @@
 namespace kolo::comm {
 namespace {
 
+void require_rank(int rank, int size) {
+  if (rank >= 0 && rank < size) return;
+  throw InvalidArgument("a world of " + std::to_string(size) + " ranks has no rank " +
+                        std::to_string(rank) + ". Ranks are 0 … size-1.");
+}
+
 /// What a rank says of itself.
 struct Card {
   std::array<char, 64> host{};      // name; longer ones are truncated
   std::array<char, 40> boot{};      // identifies the running system
   std::uint64_t pid_namespace = 0;  // which containers on one machine may not share
   std::uint64_t user = 0;
-  std::int64_t pid = 0;
+  int pid = 0;
   CoreSet cores{};
   std::uint64_t gpu = 0;
   SegmentAddress segment{};
@@ -130,15 +136,27 @@ void require_one_host(const std::vector<Card>& cards) {
   }
 }
 
+template <class T>
+std::vector<T> of_all(const std::vector<Card>& cards, T Card::* field) {
+  std::vector<T> values;
+  for (const Card& card : cards) values.push_back(card.*field);
+  return values;
+}
+
+std::vector<PeerLiveness::Peer> peers_of(const std::vector<Card>& cards, int rank) {
+  std::vector<PeerLiveness::Peer> peers;
+  for (int peer = 0; peer < static_cast<int>(cards.size()); ++peer) {
+    if (peer != rank) peers.push_back({peer, cards[static_cast<std::size_t>(peer)].pid});
+  }
+  return peers;
+}
+
 }  // namespace
 
 RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous) {
   const int rank = rendezvous.rank;
   const int size = rendezvous.size;
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw InvalidArgument("a world of " + std::to_string(size) + " ranks has no rank " +
-                          std::to_string(rank) + ". Ranks are 0 … size-1.");
-  }
+  require_rank(rank, size);
   topology_ = Topology::from_nodes(rank, contiguous_nodes(size, std::max(config.fake_nodes, 1)));
   Card own = own_card();
   if (config.share_gpu) own.gpu = usual_gpu(topology_.local_rank);
@@ -151,28 +169,17 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
     return exchange(rendezvous, step, own, deadline, config.start_timeout,
                     liveness_ ? &*liveness_ : nullptr);
   };
-  std::vector<Card> cards = exchange_cards("start");
+  const std::vector<Card> cards = exchange_cards("start");
   require_one_host(cards);
   require_success(cards);
 
-  std::vector<SegmentAddress> segments;
-  std::vector<CoreSet> cores;
-  std::vector<std::uint64_t> gpus;
-  std::vector<PeerLiveness::Peer> peers;
-  for (const Card& card : cards) {
-    const int peer = static_cast<int>(segments.size());
-    topology_.host_of_rank.emplace_back(card.host.data());
-    segments.push_back(card.segment);
-    cores.push_back(card.cores);
-    gpus.push_back(card.gpu);
-    if (peer != rank) peers.push_back({peer, static_cast<int>(card.pid)});
-  }
-  topology_.shares_cores =
-      shares_cores(cores, std::vector<int>(static_cast<std::size_t>(size), 0), rank);
-  if (config.share_gpu) let_ranks_share_gpus(gpus);
+  for (const Card& card : cards) topology_.host_of_rank.emplace_back(card.host.data());
+  topology_.shares_cores = shares_cores(of_all(cards, &Card::cores),
+                                        std::vector<int>(cards.size(), /*machine*/ 0), rank);
+  if (config.share_gpu) let_ranks_share_gpus(of_all(cards, &Card::gpu));
   attempt(own, [&] {
-    liveness_.emplace(peers);
-    rings_->connect(rank, segments);
+    liveness_.emplace(peers_of(cards, rank));
+    rings_->connect(rank, of_all(cards, &Card::segment));
   });
   require_success(exchange_cards("ready"));
   rings_->close_file();

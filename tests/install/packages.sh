@@ -33,7 +33,7 @@ for library in "$folder"/installed/lib/libkolo*.so; do
   if nm --dynamic --demangle --defined-only "$library" |
     grep -E '^[0-9a-f]+ [TDBR] kolo::(comm|compression|insight|ops|runtime)::' |
     grep -vE ' kolo::(runtime::[a-z_]+(\[abi:cxx11\])?\(|comm::(page_bytes|JoinedMapping))' |
-    grep -vE ' kolo::runtime::Engine::(gpu|adds_in_rank_order)\(' |
+    grep -vE ' kolo::runtime::(Engine::(gpu|adds_in_rank_order)|SetContext::check)\(' |
     grep -vE ' kolo::insight::Recorder::' |
     grep -vE ' kolo::comm::set_release_of_cached_memory\(' |
     grep -vE ' kolo::(compression::Registry::find_codec\(|ops::NodePlaces::)'; then

@@ -78,7 +78,7 @@ struct SetContext {
   const Codec* codec_of(const Request& request) const;
   /// Throws InvalidArgument for unknown compressors, codecs and reductions, for requests that a
   /// codec does not support, and for shared memory of a node whose ranks cannot share memory.
-  void check(const Request& request) const;
+  [[gnu::visibility("default")]] void check(const Request& request) const;  // libkolo.so uses it
 };
 
 /// Exchanges of small numbers among the ranks of an engine, such as row counts. Collective.
