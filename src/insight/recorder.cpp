@@ -1,6 +1,7 @@
 #include "insight/recorder.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 #include <utility>
