@@ -18,7 +18,7 @@ import socket
 import torch.distributed
 from torch.distributed import distributed_c10d
 
-from . import _is_started_without_torch, _kolo, _start
+from . import _kolo, _launcher, _start
 
 _server = None  # of the store at MASTER_PORT, as long as the process of rank 0
 
@@ -86,5 +86,5 @@ _register("kolo", _make_backend)
 if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
     _register("kolo_default", _make_group)
 os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-if _is_started_without_torch() and _start():
+if _launcher.is_started_without_torch() and _start():
     _describe_ranks()

@@ -31,7 +31,8 @@ constexpr const char* kOwnLauncher =
 // The order matters: mpirun and torchrun may run inside a Slurm job, and Flux and PALS also set
 // Hydra's variables.
 constexpr std::array kKnown{
-    Known{"Whoever set KOLO_RANK", "KOLO_RANK", "KOLO_SIZE", {"KOLO_RENDEZVOUS"}, "", true},
+    Known{
+        "Whoever set KOLO_RANK", "KOLO_RANK", "KOLO_SIZE", {"KOLO_RENDEZVOUS"}, kOwnLauncher, true},
     Known{"Open MPI's mpirun",
           "OMPI_COMM_WORLD_RANK",
           "OMPI_COMM_WORLD_SIZE",

@@ -43,7 +43,7 @@ MPI_Comm communicator_of(int handle) {
 Rendezvous rendezvous_of(const std::string& folder, const std::optional<Launcher>& launcher) {
   if (!launcher || launcher->size < 1 || launcher->rank < 0) {
     throw InvalidArgument(
-        "KOLO_RENDEZVOUS is set, but not which rank this process is, and of how many. Set "
+        "KOLO_RENDEZVOUS is set, but nothing says which rank of how many this process is. Set "
         "KOLO_RANK, from 0, and KOLO_SIZE, or use torchrun, srun or mpirun, which set their own.");
   }
   if (std::string problem = problem_with_nested_start(); !problem.empty()) {

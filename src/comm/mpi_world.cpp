@@ -8,7 +8,6 @@
 #include <functional>
 #include <mutex>
 #include <string>
-#include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -65,12 +64,6 @@ int find_node(MPI_Comm world, int rank) {
   int node = rank;
   KOLO_MPI_TRY(MPI_Bcast(&node, 1, MPI_INT, 0, shared));
   return node;
-}
-
-/// Identifies the PID namespace, which containers on one machine may not share; 0 if unknown.
-int pid_namespace() {
-  struct stat status{};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<int>(status.st_ino) : 0;
 }
 
 /// Lets all ranks of a communicator start together.
@@ -178,8 +171,8 @@ MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
   // Processes on one machine can be watched if they share a PID namespace, even if they act as
   // different nodes.
   const std::vector<int> pids = gather(base, size, ::getpid());
-  const int own_namespace = pid_namespace();
-  const std::vector<int> namespaces = gather(base, size, own_namespace);
+  const std::uint64_t own_namespace = pid_namespace();
+  const std::vector<std::uint64_t> namespaces = gather(base, size, own_namespace);
   std::vector<PeerLiveness::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     const std::size_t index = static_cast<std::size_t>(peer);

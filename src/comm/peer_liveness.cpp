@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <utility>
@@ -37,6 +38,11 @@ std::string start_of(int pid) {
 }
 
 }  // namespace
+
+std::uint64_t pid_namespace() {
+  struct stat status{};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
 
 PeerLiveness::PeerLiveness(const std::vector<Peer>& peers) {
   for (const Peer& peer : peers) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <poll.h>
 #include <string>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "comm/file_descriptor.hpp"
 
 namespace kolo::comm {
+
+/// Identifies the PID namespace, which containers on one machine may not share; 0 if unknown.
+std::uint64_t pid_namespace();
 
 /// Watches processes of this machine with pidfds, which report their end for any cause and never
 /// confuse a process with a later one of the same number. Linux before 5.3 lacks pidfds, and some

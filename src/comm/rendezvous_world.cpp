@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <sys/stat.h>
 #include <type_traits>
 #include <unistd.h>
 
@@ -36,8 +35,7 @@ struct Card {
   int pid = 0;
   CoreSet cores{};
   std::uint64_t gpu = 0;
-  SegmentAddress segment{};
-  std::array<char, 240> failure{};  // empty: none
+  Notice notice{};
 
   bool shares_memory_with(const Card& other) const {
     return boot == other.boot && pid_namespace == other.pid_namespace && user == other.user;
@@ -49,32 +47,15 @@ Card own_card() {
   Card card;
   ::gethostname(card.host.data(), card.host.size() - 1);
   std::ifstream("/proc/sys/kernel/random/boot_id").getline(card.boot.data(), card.boot.size());
-  struct stat status{};
-  if (::stat("/proc/self/ns/pid", &status) == 0) card.pid_namespace = status.st_ino;
+  card.pid_namespace = comm::pid_namespace();
   card.user = ::geteuid();
   card.pid = ::getpid();
   card.cores = own_cores();
   return card;
 }
 
-template <class Step>
-void attempt(Card& own, Step step) {
-  try {
-    step();
-  } catch (const BackendError& error) {
-    std::string(error.what()).copy(own.failure.data(), own.failure.size() - 1);
-  }
-}
-
-void require_success(const std::vector<Card>& cards) {
-  for (std::size_t rank = 0; rank < cards.size(); ++rank) {
-    if (cards[rank].failure[0] == '\0') continue;
-    throw BackendError("shared memory of rank " + std::to_string(rank) + ": " +
-                       cards[rank].failure.data());
-  }
-}
-
-/// In short waits, between which a store can throw that the program is interrupted. None: in vain.
+/// Waits in short steps, between which a store can throw that the program is interrupted. None if
+/// it has waited in vain.
 std::optional<std::string> get(Store& store, const std::string& key, Deadline deadline,
                                const std::function<bool()>& is_in_vain) {
   constexpr std::chrono::milliseconds kWait{100};
@@ -113,8 +94,9 @@ std::vector<Card> exchange(const Rendezvous& rendezvous, const std::string& step
     }
   }
   if (missing.empty()) return cards;
-  if (own.failure[0] != '\0')
-    throw BackendError(own.failure.data());  // of which not all will learn
+  if (own.notice.failure[0] != '\0') {
+    throw BackendError("shared memory: " + std::string(own.notice.failure.data()));
+  }
   throw TimeoutError(
       "of " + std::to_string(rendezvous.size) + " ranks, " + list_ranks(missing) +
       (missing.size() == 1 ? " has" : " have") + " not constructed a kolo::Runtime within " +
@@ -160,9 +142,9 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
   topology_ = Topology::from_nodes(rank, contiguous_nodes(size, std::max(config.fake_nodes, 1)));
   Card own = own_card();
   if (config.share_gpu) own.gpu = usual_gpu(topology_.local_rank);
-  attempt(own, [&] {
+  own.notice.attempt([&] {
     rings_.emplace(size);
-    own.segment = rings_->address();
+    own.notice.segment = rings_->address();
   });
   const Deadline deadline = Deadline::after(config.start_timeout);
   const auto exchange_cards = [&](const char* step) {
@@ -171,17 +153,20 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
   };
   const std::vector<Card> cards = exchange_cards("start");
   require_one_host(cards);
-  require_success(cards);
+  const std::vector<Notice> notices = of_all(cards, &Card::notice);
+  require_success(notices);
 
   for (const Card& card : cards) topology_.host_of_rank.emplace_back(card.host.data());
   topology_.shares_cores = shares_cores(of_all(cards, &Card::cores),
                                         std::vector<int>(cards.size(), /*machine*/ 0), rank);
   if (config.share_gpu) let_ranks_share_gpus(of_all(cards, &Card::gpu));
-  attempt(own, [&] {
+  own.notice.attempt([&] {
     liveness_.emplace(peers_of(cards, rank));
-    rings_->connect(rank, of_all(cards, &Card::segment));
+    std::vector<SegmentAddress> segments;
+    for (const Notice& notice : notices) segments.push_back(notice.segment);
+    rings_->connect(rank, segments);
   });
-  require_success(exchange_cards("ready"));
+  require_success(of_all(exchange_cards("ready"), &Card::notice));
   rings_->close_file();
 }
 

@@ -145,26 +145,15 @@ JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts
 
 JoinedMapping::~JoinedMapping() { ::munmap(memory_, size_bytes_); }
 
-namespace {
-
-/// The address of a rank's segment, or the reason why there is none.
-struct Notice {
-  SegmentAddress segment;
-  std::array<char, 240> failure{};  // empty: success
-
-  void fail(const std::string& text) { text.copy(failure.data(), failure.size() - 1); }
-  bool has_failed() const { return failure[0] != '\0'; }
-};
-
-/// Runs `step` and records its failure, which becomes the error of every rank.
-template <class Step>
-void attempt(Notice& own, Step step) {
-  try {
-    step();
-  } catch (const BackendError& error) {
-    own.fail(error.what());
+void require_success(std::span<const Notice> all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].failure[0] == '\0') continue;
+    throw BackendError("shared memory on rank " + std::to_string(rank) +
+                       " of the set: " + std::string(all[rank].failure.data()));
   }
 }
+
+namespace {
 
 std::uint64_t machine_bytes() {
   struct sysinfo machine{};
@@ -196,16 +185,6 @@ Task exchange(Communicator& communicator, int tag, const Notice& own, std::vecto
   outgoing.set_left();
 }
 
-/// Throws on every rank if any rank has failed, with the text of the first such rank.
-void require_success(const std::vector<Notice>& all) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].has_failed()) {
-      throw BackendError("shared memory on rank " + std::to_string(rank) +
-                         " of the set: " + std::string(all[rank].failure.data()));
-    }
-  }
-}
-
 std::shared_ptr<SharedWindow> map_window(int rank, std::span<const SegmentAddress> addresses,
                                          std::size_t segment_bytes) {
   auto mappings = std::make_shared<std::vector<Mapping>>();
@@ -227,7 +206,7 @@ Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
                  NewSegment& segment, std::vector<SegmentAddress>& segments,
                  std::shared_ptr<SharedWindow>& window) {
   Notice own;
-  attempt(own, [&] {
+  own.attempt([&] {
     segment = make();
     own.segment = segment.address;
   });
@@ -237,7 +216,7 @@ Task make_window(Communicator& communicator, int tag, std::size_t segment_bytes,
   require_success(all);
   for (const Notice& notice : all) segments.push_back(notice.segment);
   std::shared_ptr<SharedWindow> mapped;
-  attempt(own, [&] { mapped = map_window(communicator.rank(), segments, segment_bytes); });
+  own.attempt([&] { mapped = map_window(communicator.rank(), segments, segment_bytes); });
 
   // A rank may close its descriptor only after all have mapped it, and succeeds only if all do.
   co_await exchange(communicator, tag, own, all);

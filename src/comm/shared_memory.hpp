@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/file_descriptor.hpp"
 #include "kolo/communicator.hpp"
+#include "kolo/error.hpp"
 #include "kolo/shared_window.hpp"
 #include "kolo/task.hpp"
 
@@ -72,6 +74,26 @@ NewSegment make_segment(std::size_t size_bytes, std::size_t reserved_bytes);
 inline NewSegment make_segment(std::size_t size_bytes) {
   return make_segment(size_bytes, size_bytes);
 }
+
+/// The address of a rank's segment, or the reason why there is none. Ranks exchange them, so that
+/// the failure of one becomes the error of all.
+struct Notice {
+  SegmentAddress segment;
+  std::array<char, 240> failure{};  ///< empty: success
+
+  /// Runs `step`, and records its BackendError.
+  template <class Step>
+  void attempt(Step step) {
+    try {
+      step();
+    } catch (const BackendError& error) {
+      std::string(error.what()).copy(failure.data(), failure.size() - 1);
+    }
+  }
+};
+
+/// Throws BackendError if any rank has failed, with the text of the first. `all` is in rank order.
+void require_success(std::span<const Notice> all);
 
 /// Maps the segment. Throws BackendError, also if its path leads to another one.
 Mapping open_segment(const SegmentAddress& address);
