@@ -151,6 +151,30 @@ TEST(MessageRingsTest, AbandonedInTheMiddle_ALongMessageIsDropped) {
   });
 }
 
+TEST(MessageRingsTest, ALongMessageOfAnotherSize_IsAnErrorAndWritesNothing) {
+  constexpr std::size_t kSize = 100'000;
+  RanksOfAStore::run(2, [](comm::World& world) {
+    const auto all = everybody(world);
+    const auto sent = message(0, 1, 0, kSize);
+    if (all->rank() == 0) {
+      std::vector<Transfer> sends;
+      for (int i = 0; i < 3; ++i) sends.push_back(all->send(sent, 1, 3));
+      finish_all(sends);
+      return;
+    }
+    for (const std::size_t expected : {kSize / 2, 2 * kSize}) {
+      std::vector<std::byte> memory(2 * kSize, std::byte{7});
+      Transfer receiving = all->receive(std::span(memory).first(expected), 0, 3);
+      EXPECT_THROW(finish(receiving), BackendError);
+      EXPECT_TRUE(memory == std::vector<std::byte>(2 * kSize, std::byte{7}));
+    }
+    std::vector<std::byte> received(kSize);
+    Transfer receiving = all->receive(received, 0, 3);
+    finish(receiving);
+    EXPECT_TRUE(received == sent);
+  });
+}
+
 TEST(RendezvousWorldTest, RanksOfAHost_ShareANode) {
   RanksOfAStore::run(3, [](comm::World& world) {
     const comm::Topology& topology = world.topology();
