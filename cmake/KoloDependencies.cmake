@@ -1,9 +1,5 @@
 # Finds what Kolo needs, and decides KOLO_CUDA and KOLO_TORCH.
 
-# Only MPI's C interface: its header must not include the C++ bindings, which MPI has dropped.
-find_package(MPI REQUIRED COMPONENTS C)
-set_property(TARGET MPI::MPI_C APPEND PROPERTY
-  INTERFACE_COMPILE_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 # 0: the older ABI of libstdc++. Programs must have the same.
 include(CheckCXXSourceCompiles)
 check_cxx_source_compiles(
@@ -17,8 +13,14 @@ find_package(hwy REQUIRED)
 find_program(KOLO_FLATC flatc REQUIRED)
 find_path(KOLO_FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h REQUIRED)
 find_path(KOLO_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+find_path(KOLO_UCX_INCLUDE_DIR ucp/api/ucp.h)  # the library is loaded when it is needed
 if(KOLO_BUILD_EXAMPLES OR KOLO_BUILD_TESTS)
   find_package(CLI11 REQUIRED)
+  # The library finds MPI when it runs; these call it themselves. Only its C interface: the header
+  # must not include the C++ bindings, which MPI has dropped.
+  find_package(MPI REQUIRED COMPONENTS C)
+  set_property(TARGET MPI::MPI_C APPEND PROPERTY
+    INTERFACE_COMPILE_DEFINITIONS OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 endif()
 find_package(nlohmann_json REQUIRED)
 

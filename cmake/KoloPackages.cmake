@@ -17,7 +17,7 @@ set(CPACK_DEBIAN_CORE_PACKAGE_NAME kolo-core)
 set(CPACK_COMPONENT_CORE_DESCRIPTION
   "Collective communication over MPI: libraries and headers; kolo-trace: what the ranks did")
 set(CPACK_DEBIAN_CORE_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS python3)
+set(CPACK_DEBIAN_CORE_PACKAGE_RECOMMENDS "openmpi-bin | mpich, python3")
 set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
 if(TARGET kolo::kolo)
   list(APPEND CPACK_COMPONENTS_ALL torch)

@@ -23,7 +23,7 @@ function(kolo_publish target name)
       LINKER_LANGUAGE CXX
       OUTPUT_NAME ${target}
       INSTALL_RPATH "$ORIGIN"
-      INSTALL_RPATH_USE_LINK_PATH ON  # MPI and CUDA may be outside the system's folders
+      INSTALL_RPATH_USE_LINK_PATH ON  # CUDA may be outside the system's folders
       VERSION ${PROJECT_VERSION}
       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
     if(includes)

@@ -9,7 +9,7 @@
 namespace kolo {
 
 /// All settings of Kolo, read from the environment when a Runtime starts. All must be
-/// equal on all ranks but `log_level`.
+/// equal on all ranks but `log_level` and `mpi_library`.
 ///
 /// Each field but `tuning` is one variable: `stall_warn` is KOLO_STALL_WARN. docs/settings.md
 /// describes them; it is generated from the table in src/base/config.cpp, which holds their help,
@@ -29,6 +29,7 @@ struct Config {
   bool share_gpu = false;
   std::string nccl_algo = "ring";
   std::string launcher = "auto";
+  std::string mpi_library = "auto";
   std::string rendezvous;
   std::string algorithm;
   std::string shard = "none";

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include <mpi.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings.hpp"
+#include "comm/mpi_environment.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/insight.hpp"
@@ -36,14 +36,6 @@ void bind_errors(py::module_& module) {
   define_error<PeerLostError>(module, "PeerLostError", base);
   define_error<ShutdownError>(module, "ShutdownError", base);
   define_error<BackendError>(module, "BackendError", base);
-}
-
-int thread_level_of_mpi() {
-  int is_running = 0;
-  int level = MPI_THREAD_SINGLE;
-  MPI_Initialized(&is_running);
-  if (is_running != 0) MPI_Query_thread(&level);
-  return level;
 }
 
 /// Python's handlers of signals, as that of Ctrl-C, run on the main thread, between calls.
@@ -101,7 +93,7 @@ PYBIND11_MODULE(_kolo, module) {
   module.def("cross_size", &kolo::cross_size);
   module.def("is_homogeneous", &kolo::is_homogeneous);
   module.def("build_info", &kolo::build_info);
-  module.def("mpi_threads_supported", [] { return thread_level_of_mpi() == MPI_THREAD_MULTIPLE; });
+  module.def("mpi_threads_supported", &kolo::comm::mpi_environment::has_any_thread);
   module.def("start_timeline", &kolo::start_timeline, WithoutLock());
   module.def("stop_timeline", &kolo::stop_timeline, WithoutLock());
   module.def("make_c10d_backend", &make_backend, WithoutLock());

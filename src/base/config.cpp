@@ -83,6 +83,11 @@ const std::array kSettings{
         "that Kolo does not know. none: the process is a world of one rank, unless it has "
         "initialized MPI or passes a store."},
     Setting{
+        "KOLO_MPI_LIBRARY", &Config::mpi_library, 0, 0,
+        "File of the MPI library, which is loaded when ranks start over MPI. auto: the one that "
+        "the program has loaded; else that of the mpirun that started it; else libmpi.so.40 "
+        "(Open MPI) or libmpi.so.12 (MPICH, Intel MPI and others), as the loader finds them."},
+    Setting{
         "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
         "A folder, new for each job, in which the ranks of a host find each other without MPI. "
         "KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a launcher sets "

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
-#include "comm/mpi_environment.hpp"
+#include "comm/mpi_library.hpp"
 
 namespace kolo::comm {
 namespace {
@@ -26,7 +26,9 @@ struct Known {
 };
 
 constexpr const char* kOwnLauncher =
-    "Start the program by the mpirun of the MPI that it is linked with.";
+    "Start the program by the mpirun of that MPI, or set KOLO_MPI_LIBRARY to the library of the "
+    "MPI "
+    "whose mpirun this is.";
 
 // The order matters: mpirun and torchrun may run inside a Slurm job, and Flux and PALS also set
 // Hydra's variables.
@@ -51,7 +53,7 @@ constexpr std::array kKnown{
           "PALS_RANKID",
           "PMI_SIZE",
           {"PALS_APID"},
-          "Link the program with Cray MPICH, or start it by the mpirun of its own MPI."},
+          "Link the program with Cray MPICH, or start it by the mpirun of that MPI."},
     Known{"Flux",
           "FLUX_TASK_RANK",
           "FLUX_JOB_SIZE",
@@ -63,7 +65,7 @@ constexpr std::array kKnown{
           "PMI_RANK",
           "PMI_SIZE",
           {},
-          "Start the program by the mpirun of the MPI that it is linked with, or by srun with the "
+          "Start the program by the mpirun of that MPI, or by srun with the "
           "--mpi that this MPI was built for (srun --mpi=list has all)."},
     Known{"Slurm's srun",
           "SLURM_PROCID",
@@ -148,7 +150,7 @@ std::string problem_with_world_of_one(const Launcher& launcher) {
   if (launcher.size <= 1) return {};
   return launcher.name + " started " + std::to_string(launcher.size) + " processes (" +
          launcher.size_variable + "), but MPI has one rank in each, which would all work alone. " +
-         "The program is linked with " + mpi_version() + ". " + launcher.advice +
+         "It has loaded " + mpi_version() + ". " + launcher.advice +
          " Without MPI, the ranks of one host start if KOLO_RENDEZVOUS names a new folder. "
          "KOLO_LAUNCHER=none makes each process a world of its own.";
 }

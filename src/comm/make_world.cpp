@@ -4,12 +4,11 @@
 #include <cstdlib>
 #include <string>
 
-#include <mpi.h>
-
 #include "comm/file_store.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
 #include "comm/mpi_environment.hpp"
+#include "comm/mpi_library.hpp"
 #include "comm/mpi_world.hpp"
 #include "comm/self_world.hpp"
 #include "kolo/error.hpp"
@@ -17,20 +16,20 @@
 namespace kolo::comm {
 namespace {
 
-MPI_Comm communicator_of(int handle) {
+MpiHandle communicator_of(int handle) {
   if (!mpi_environment::is_running()) {
     throw InvalidArgument(
         "InitOptions::communicator is given, but MPI is not running. Call MPI_Init_thread first, "
         "and MPI_Finalize after the last kolo::Runtime.");
   }
-  const MPI_Comm communicator = MPI_Comm_f2c(handle);
-  if (communicator == MPI_COMM_NULL) {
+  const MpiHandle communicator = mpi().comm_f2c(handle);
+  if (communicator == mpi().comm_null) {
     throw InvalidArgument(
         "InitOptions::communicator is MPI_COMM_NULL. Construct the Runtime on the ranks of the "
         "communicator only.");
   }
   int is_intercommunicator = 0;
-  KOLO_MPI_TRY(MPI_Comm_test_inter(communicator, &is_intercommunicator));
+  mpi().comm_test_inter(communicator, &is_intercommunicator);
   if (is_intercommunicator != 0) {
     throw InvalidArgument(
         "InitOptions::communicator is an intercommunicator, whose two groups have ranks of their "

@@ -22,7 +22,7 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options)) {
   const auto calls = mpi_environment::lock_calls();
   int self = 0;
-  KOLO_MPI_TRY(MPI_Comm_rank(options_.base, &self));
+  mpi().comm_rank(options_.base, &self);
   const auto member = std::find(options_.ranks.begin(), options_.ranks.end(), self);
   rank_ = static_cast<int>(member - options_.ranks.begin());
 
@@ -38,9 +38,9 @@ MpiCommunicator::MpiCommunicator(Options options) : options_(std::move(options))
 Transfer MpiCommunicator::send(std::span<const std::byte> data, int destination, int tag) {
   check_message(*this, data.size(), destination, tag);
   const auto calls = mpi_environment::lock_calls();
-  MPI_Request request = MPI_REQUEST_NULL;
-  KOLO_MPI_TRY(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE,
-                         base_rank(destination), mpi_tag(tag), options_.base, &request));
+  MpiHandle request;
+  mpi().isend(data.data(), static_cast<int>(data.size()), mpi().byte, base_rank(destination),
+              mpi_tag(tag), options_.base, &request);
   bytes_sent_ += data.size();
   return start(request, kNotReceiving, destination);
 }
@@ -48,10 +48,10 @@ Transfer MpiCommunicator::send(std::span<const std::byte> data, int destination,
 Transfer MpiCommunicator::receive(std::span<std::byte> data, int source, int tag) {
   check_message(*this, data.size(), source, tag);
   const auto calls = mpi_environment::lock_calls();
-  MPI_Request request = MPI_REQUEST_NULL;
+  MpiHandle request;
   const int size = static_cast<int>(data.size());
-  KOLO_MPI_TRY(MPI_Irecv(data.data(), size, MPI_BYTE, base_rank(source), mpi_tag(tag),
-                         options_.base, &request));
+  mpi().irecv(data.data(), size, mpi().byte, base_rank(source), mpi_tag(tag), options_.base,
+              &request);
   return start(request, size, source);
 }
 
@@ -59,18 +59,18 @@ std::optional<Communicator::Envelope> MpiCommunicator::probe(int tag) {
   check_message(*this, 0, rank_, tag);
   const auto calls = mpi_environment::lock_calls();
   int is_there = 0;
-  MPI_Status status;
-  KOLO_MPI_TRY(MPI_Iprobe(MPI_ANY_SOURCE, mpi_tag(tag), options_.base, &is_there, &status));
+  MpiStatus status;
+  mpi().iprobe(mpi().any_source, mpi_tag(tag), options_.base, &is_there, &status);
   if (is_there == 0) return std::nullopt;
   int size = 0;
-  KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &size));
+  mpi().get_count(&status, mpi().byte, &size);
   const auto member =
-      std::lower_bound(options_.ranks.begin(), options_.ranks.end(), status.MPI_SOURCE);
+      std::lower_bound(options_.ranks.begin(), options_.ranks.end(), mpi().source(status));
   return Envelope{static_cast<int>(member - options_.ranks.begin()),
                   static_cast<std::size_t>(size)};
 }
 
-Transfer MpiCommunicator::start(MPI_Request request, int expected_bytes, int peer) {
+Transfer MpiCommunicator::start(MpiHandle request, int expected_bytes, int peer) {
   if (free_.empty()) {
     free_.push_back(slots_.size());
     slots_.emplace_back();
@@ -85,44 +85,45 @@ bool MpiCommunicator::test(std::uint64_t token) {
   const auto calls = mpi_environment::lock_calls();
   Slot& slot = slots_[token];
   int is_done = 0;
-  MPI_Status status;
-  const int code = MPI_Test(&slot.request, &is_done, &status);
-  if (code == MPI_SUCCESS && is_done == 0) {
+  MpiStatus status;
+  const int code = mpi().test.code(&slot.request, &is_done, &status);
+  if (code == 0 && is_done == 0) {
     awaited_ = slot.peer;
     return false;
   }
   free_.push_back(token);
   const int expected = slot.expected_bytes;
   if (expected == kNotReceiving) {
-    if (code != MPI_SUCCESS) throw_mpi_error(code, "MPI_Test");
+    if (code != 0) throw_mpi_error(code, "MPI_Test");
     return true;
   }
   int received = 0;
-  if (code == MPI_SUCCESS) KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &received));
-  if (code == MPI_SUCCESS && received == expected) return true;
+  if (code == 0) mpi().get_count(&status, mpi().byte, &received);
+  if (code == 0 && received == expected) return true;
   int error_class = code;
-  MPI_Error_class(code, &error_class);
-  if (code != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) throw_mpi_error(code, "MPI_Test");
+  mpi().error_class.code(code, &error_class);
+  if (code != 0 && error_class != mpi().error_truncate) throw_mpi_error(code, "MPI_Test");
   throw BackendError("receive from rank " + std::to_string(base_rank(slot.peer)) + ": expected " +
                      std::to_string(expected) + " bytes, got " +
-                     (code == MPI_SUCCESS ? std::to_string(received) : std::string("more")));
+                     (code == 0 ? std::to_string(received) : std::string("more")));
 }
 
 // --- after a failure ---
 
 /// Local. A receive whose message has begun to arrive continues; any other ends.
 void MpiCommunicator::cancel(Slot& receive) noexcept {
-  if (receive.request == MPI_REQUEST_NULL || std::exchange(receive.is_cancelled, true)) return;
+  if (receive.request == mpi().request_null || std::exchange(receive.is_cancelled, true)) return;
   const auto calls = mpi_environment::lock_calls();
-  MPI_Cancel(&receive.request);
+  mpi().cancel.code(&receive.request);
 }
 
 /// True also after a failure: MPI no longer uses the memory.
 bool MpiCommunicator::has_ended(Slot& slot) noexcept {
   const auto calls = mpi_environment::lock_calls();
   int is_done = 0;
-  const int code = MPI_Test(&slot.request, &is_done, MPI_STATUS_IGNORE);
-  return code != MPI_SUCCESS || is_done != 0;
+  MpiStatus ignored;
+  const int code = mpi().test.code(&slot.request, &is_done, &ignored);
+  return code != 0 || is_done != 0;
 }
 
 Communicator::UnderWay MpiCommunicator::give_up_receives() {

@@ -5,32 +5,30 @@
 #include <utility>
 #include <vector>
 
-#include <mpi.h>
-
+#include "comm/mpi_library.hpp"
 #include "kolo/communicator.hpp"
 
 namespace kolo::comm {
 
-/// Owns an MPI communicator. Not a unique_ptr, since handles are pointers in one MPI and integers
-/// in another. The destructor ignores errors, and frees nothing once MPI has been finalized, when
+/// Owns an MPI communicator. The destructor ignores errors, and frees nothing once MPI has been finalized, when
 /// all handles are invalid.
 class MpiComm {
  public:
-  explicit MpiComm(MPI_Comm handle) : handle_(handle) {}
+  explicit MpiComm(MpiHandle handle) : handle_(handle) {}
   MpiComm(MpiComm&& other) noexcept : handle_(other.release()) {}
   MpiComm& operator=(MpiComm&&) = delete;
   ~MpiComm() {
     int is_finalized = 0;
-    if (handle_ == MPI_COMM_NULL || MPI_Finalized(&is_finalized) != MPI_SUCCESS) return;
-    if (is_finalized == 0) MPI_Comm_free(&handle_);
+    if (handle_ == MpiHandle() || mpi().finalized.code(&is_finalized) != 0) return;
+    if (is_finalized == 0) mpi().comm_free.code(&handle_);
   }
 
-  MPI_Comm get() const { return handle_; }
+  MpiHandle get() const { return handle_; }
   /// Gives up ownership without freeing the communicator.
-  MPI_Comm release() { return std::exchange(handle_, MPI_COMM_NULL); }
+  MpiHandle release() { return std::exchange(handle_, {}); }
 
  private:
-  MPI_Comm handle_;
+  MpiHandle handle_;
 };
 
 /// MPI messages among some ranks of a communicator that all of Kolo shares. Tags, not MPI
@@ -38,9 +36,9 @@ class MpiComm {
 class MpiCommunicator final : public Communicator {
  public:
   struct Options {
-    MPI_Comm base = MPI_COMM_NULL;  ///< all ranks of the world; outlives this object
-    std::vector<int> ranks;         ///< members, as ranks of `base`, ascending
-    int channel = 0;                ///< the range of tags
+    MpiHandle base;          ///< all ranks of the world; outlives this object
+    std::vector<int> ranks;  ///< members, as ranks of `base`, ascending
+    int channel = 0;         ///< the range of tags
   };
 
   /// Throws InvalidArgument if the channel's tags exceed MPI's upper bound.
@@ -57,7 +55,7 @@ class MpiCommunicator final : public Communicator {
  private:
   /// A request in flight. Free slots are reused, so that nothing is allocated in a steady state.
   struct Slot {
-    MPI_Request request = MPI_REQUEST_NULL;
+    MpiHandle request;
     int expected_bytes = kNotReceiving;
     int peer = 0;
     bool is_cancelled = false;
@@ -68,7 +66,7 @@ class MpiCommunicator final : public Communicator {
 
   bool test(std::uint64_t token) override;
   void abandon(std::uint64_t token) noexcept override;
-  Transfer start(MPI_Request request, int expected_bytes, int peer);
+  Transfer start(MpiHandle request, int expected_bytes, int peer);
   static void cancel(Slot& receive) noexcept;
   static bool has_ended(Slot& slot) noexcept;
   int mpi_tag(int tag) const { return options_.channel * kTagCount + tag; }

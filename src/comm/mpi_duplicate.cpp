@@ -24,32 +24,32 @@ namespace {
 /// Set when MPI_Finalize begins; it frees all communicators itself.
 std::atomic<bool> is_finalizing{false};
 
-int rank_in(MPI_Comm communicator) {
+int rank_in(MpiHandle communicator) {
   int rank = 0;
-  KOLO_MPI_TRY(MPI_Comm_rank(communicator, &rank));
+  mpi().comm_rank(communicator, &rank);
   return rank;
 }
 
 /// A communicator with the ranks of `original`, but without its attributes, whose copy functions
 /// belong to the program.
-MpiComm duplicate(MPI_Comm original) {
-  MPI_Comm copy = MPI_COMM_NULL;
-  KOLO_MPI_TRY(MPI_Comm_split(original, 0, rank_in(original), &copy));
+MpiComm duplicate(MpiHandle original) {
+  MpiHandle copy;
+  mpi().comm_split(original, 0, rank_in(original), &copy);
   MpiComm owner(copy);
-  KOLO_MPI_TRY(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
+  mpi().comm_set_errhandler(copy, mpi().errors_return);
   return owner;
 }
 
 int count_channels() { return mpi_environment::highest_tag() / Communicator::kTagCount; }
 
 /// The next message of `peer`, once it is there.
-MPI_Status await_message(MPI_Comm communicator, int peer, Deadline deadline) {
+MpiStatus await_message(MpiHandle communicator, int peer, Deadline deadline) {
   constexpr auto kPause = std::chrono::microseconds(20);
-  MPI_Status status;
+  MpiStatus status;
   for (;;) {
     const bool is_last_look = deadline.has_passed();
     int is_here = 0;
-    KOLO_MPI_TRY(MPI_Iprobe(peer, MPI_ANY_TAG, communicator, &is_here, &status));
+    mpi().iprobe(peer, kAnyTag, communicator, &is_here, &status);
     if (is_here != 0) return status;
     if (is_last_look) {
       throw BackendError("Kolo's messages over a communicator cannot be drained: rank " +
@@ -63,33 +63,34 @@ MPI_Status await_message(MPI_Comm communicator, int peer, Deadline deadline) {
 /// Receives all pending messages, because a later communicator may reuse this one's id. Messages of
 /// a sender arrive in order, so a final one under the last tag ends the search. Collective. Throws
 /// BackendError after the deadline.
-void drain(MPI_Comm communicator, Deadline deadline) {
+void drain(MpiHandle communicator, Deadline deadline) {
   int size = 1;
-  KOLO_MPI_TRY(MPI_Comm_size(communicator, &size));
+  mpi().comm_size(communicator, &size);
   const int last_tag = (count_channels() - 1) * Communicator::kTagCount;
-  std::vector<MPI_Request> sends(static_cast<std::size_t>(size), MPI_REQUEST_NULL);
+  std::vector<MpiHandle> sends(static_cast<std::size_t>(size));
   for (int peer = 0; peer < size; ++peer) {
-    KOLO_MPI_TRY(MPI_Isend(nullptr, 0, MPI_BYTE, peer, last_tag, communicator,
-                           &sends[static_cast<std::size_t>(peer)]));
+    mpi().isend(nullptr, 0, mpi().byte, peer, last_tag, communicator,
+                &sends[static_cast<std::size_t>(peer)]);
   }
   std::vector<std::byte> ignored;
   for (int peer = 0; peer < size; ++peer) {
     for (int tag = -1; tag != last_tag;) {
-      MPI_Status status = await_message(communicator, peer, deadline);
+      MpiStatus status = await_message(communicator, peer, deadline);
       int bytes = 0;
-      KOLO_MPI_TRY(MPI_Get_count(&status, MPI_BYTE, &bytes));
+      mpi().get_count(&status, mpi().byte, &bytes);
       ignored.resize(static_cast<std::size_t>(bytes));
-      tag = status.MPI_TAG;
-      KOLO_MPI_TRY(MPI_Recv(ignored.data(), bytes, MPI_BYTE, peer, tag, communicator, &status));
+      tag = mpi().tag(status);
+      mpi().recv(ignored.data(), bytes, mpi().byte, peer, tag, communicator, &status);
     }
   }
-  KOLO_MPI_TRY(MPI_Waitall(size, sends.data(), MPI_STATUSES_IGNORE));
+  MpiStatus status;
+  for (MpiHandle& send : sends) mpi().wait(&send, &status);
 }
 
 }  // namespace
 
 struct MpiDuplicate::Entry {
-  explicit Entry(MPI_Comm original) : base(duplicate(original)) {}
+  explicit Entry(MpiHandle original) : base(duplicate(original)) {}
 
   MpiComm base;
   std::atomic<int> next_channel = 0;  // the first of `base` that no World has used
@@ -98,7 +99,7 @@ struct MpiDuplicate::Entry {
 
 class MpiDuplicate::Pool {
  public:
-  static std::shared_ptr<Pool> of(MPI_Comm original);
+  static std::shared_ptr<Pool> of(MpiHandle original);
 
   Pool() = default;
   Pool(const Pool&) = delete;  // frees once
@@ -122,14 +123,14 @@ class MpiDuplicate::Pool {
 
   /// Waits for other ranks: under no lock but the one of MPI's calls, which the caller's turn to
   /// start makes safe.
-  std::shared_ptr<Entry> take(MPI_Comm original) {
+  std::shared_ptr<Entry> take(MpiHandle original) {
     const auto calls = mpi_environment::lock_calls();
     const std::size_t place = find_free(original);
     if (place == entries_.size()) entries_.push_back(std::make_shared<Entry>(original));
     Entry& taken = *entries_[place];
     const int own_next = taken.next_channel;
     int next = 0;
-    KOLO_MPI_TRY(MPI_Allreduce(&own_next, &next, 1, MPI_INT, MPI_MAX, original));
+    mpi().allreduce(&own_next, &next, 1, mpi().integer, mpi().max, original);
     taken.next_channel = next;
     if (next > count_channels() / 2) {
       drain(taken.base.get(), Deadline::never());
@@ -144,14 +145,15 @@ class MpiDuplicate::Pool {
  private:
   /// The index of the first entry that is free on all ranks, which may not have ended the same
   /// Worlds yet; the number of entries if none is free.
-  std::size_t find_free(MPI_Comm original) const {
-    std::vector<std::uint8_t> is_free;
+  std::size_t find_free(MpiHandle original) const {
+    std::vector<int> is_free;
     for (const std::shared_ptr<Entry>& entry : entries_)
       is_free.push_back(entry->is_in_use ? 0 : 1);
     is_free.push_back(1);  // a new one
-    KOLO_MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, is_free.data(), static_cast<int>(is_free.size()),
-                               MPI_UINT8_T, MPI_BAND, original));
-    return static_cast<std::size_t>(std::ranges::find(is_free, 1) - is_free.begin());
+    std::vector<int> is_free_on_all(is_free.size());
+    mpi().allreduce(is_free.data(), is_free_on_all.data(), static_cast<int>(is_free.size()),
+                    mpi().integer, mpi().min, original);
+    return static_cast<std::size_t>(std::ranges::find(is_free_on_all, 1) - is_free_on_all.begin());
   }
 
   // The same number on all ranks. Changes in `take` alone, which is collective: no two threads call
@@ -161,19 +163,27 @@ class MpiDuplicate::Pool {
 
 namespace {
 
-int forget_pool(MPI_Comm, int, void* pool, void*) {
+// Callbacks of MPI's. Handle is its type of handles.
+template <class Handle>
+int copy_nothing(Handle, int, void*, void*, void*, int* is_copied) {
+  *is_copied = 0;
+  return 0;
+}
+template <class Handle>
+int forget_pool(Handle, int, void* pool, void*) {
   delete static_cast<std::shared_ptr<MpiDuplicate::Pool>*>(pool);
-  return MPI_SUCCESS;
+  return 0;
 }
-
-int note_finalize(MPI_Comm, int, void*, void*) {
+template <class Handle>
+int note_finalize(Handle, int, void*, void*) {
   is_finalizing = true;
-  return MPI_SUCCESS;
+  return 0;
 }
 
-int make_key(MPI_Comm_delete_attr_function* on_delete) {
-  int key = MPI_KEYVAL_INVALID;
-  KOLO_MPI_TRY(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_delete, &key, nullptr));
+int make_key(MpiCallback on_delete) {
+  int key = 0;
+  mpi().comm_create_keyval(mpi().callback(copy_nothing<void*>, copy_nothing<int>), on_delete, &key,
+                           nullptr);
   return key;
 }
 
@@ -181,30 +191,30 @@ int make_key(MPI_Comm_delete_attr_function* on_delete) {
 int pool_key() {
   static const int key = [] {
     // MPI_Finalize begins by freeing MPI_COMM_SELF.
-    const int on_finalize = make_key(note_finalize);
-    KOLO_MPI_TRY(MPI_Comm_set_attr(MPI_COMM_SELF, on_finalize, nullptr));
-    return make_key(forget_pool);
+    const int on_finalize = make_key(mpi().callback(note_finalize<void*>, note_finalize<int>));
+    mpi().comm_set_attr(mpi().comm_self, on_finalize, nullptr);
+    return make_key(mpi().callback(forget_pool<void*>, forget_pool<int>));
   }();
   return key;
 }
 
 }  // namespace
 
-std::shared_ptr<MpiDuplicate::Pool> MpiDuplicate::Pool::of(MPI_Comm original) {
+std::shared_ptr<MpiDuplicate::Pool> MpiDuplicate::Pool::of(MpiHandle original) {
   static Mutex lock;
   const Lock guard(lock);
   const auto calls = mpi_environment::lock_calls();
   const int key = pool_key();
   void* found = nullptr;
   int is_there = 0;
-  KOLO_MPI_TRY(MPI_Comm_get_attr(original, key, static_cast<void*>(&found), &is_there));
+  mpi().comm_get_attr(original, key, static_cast<void*>(&found), &is_there);
   if (is_there != 0) return *static_cast<std::shared_ptr<Pool>*>(found);
   auto* const pool = new std::shared_ptr<Pool>(std::make_shared<Pool>());
-  KOLO_MPI_TRY(MPI_Comm_set_attr(original, key, pool));
+  mpi().comm_set_attr(original, key, pool);
   return *pool;
 }
 
-MpiDuplicate::MpiDuplicate(MPI_Comm original)
+MpiDuplicate::MpiDuplicate(MpiHandle original)
     : pool_(Pool::of(original)),
       entry_(pool_->take(original)),
       first_channel_(entry_->next_channel) {}
@@ -218,7 +228,7 @@ MpiDuplicate::~MpiDuplicate() {
   }
 }
 
-MPI_Comm MpiDuplicate::base() const { return entry_->base.get(); }
+MpiHandle MpiDuplicate::base() const { return entry_->base.get(); }
 
 int MpiDuplicate::own_channel(int channel) {
   const int own = first_channel_ + channel;

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include <mpi.h>
+#include "comm/mpi_library.hpp"
 
 namespace kolo::comm {
 
@@ -14,13 +14,13 @@ namespace kolo::comm {
 class MpiDuplicate {
  public:
   /// Takes one that no other World uses. Collective over `original`.
-  explicit MpiDuplicate(MPI_Comm original);
+  explicit MpiDuplicate(MpiHandle original);
   /// Returns it.
   ~MpiDuplicate();
   MpiDuplicate(const MpiDuplicate&) = delete;  // it is returned once
   MpiDuplicate& operator=(const MpiDuplicate&) = delete;
 
-  MPI_Comm base() const;
+  MpiHandle base() const;
   /// Maps this World's `channel` to a channel of `base`. Any thread.
   int own_channel(int channel);
 

@@ -9,25 +9,12 @@
 #include <string>
 #include <string_view>
 
-#include <mpi.h>
-
 #include "base/log.hpp"
 #include "base/mutex.hpp"
 #include "comm/launcher.hpp"
+#include "comm/mpi_library.hpp"
 #include "kolo/error.hpp"
-#include "kolo/mpi.hpp"
-
-namespace kolo::comm {
-
-void throw_mpi_error(int code, const char* call) {
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  throw BackendError(std::string(call) + " failed with code " + std::to_string(code) + ": " +
-                     std::string(text.data(), static_cast<std::size_t>(length)));
-}
-
-}  // namespace kolo::comm
+#include "kolo/mpi_lock.hpp"
 
 namespace kolo::comm::mpi_environment {
 namespace {
@@ -44,18 +31,20 @@ std::optional<CreatorProcess> creator;
 
 bool is_initialized() {
   int flag = 0;
-  KOLO_MPI_TRY(MPI_Initialized(&flag));
+  mpi().initialized(&flag);
   return flag != 0;
 }
 
 bool is_finalized() {
   int flag = 0;
-  KOLO_MPI_TRY(MPI_Finalized(&flag));
+  mpi().finalized(&flag);
   return flag != 0;
 }
 
 void finalize_if_due() KOLO_REQUIRES(sessions_lock) {
-  if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) MPI_Finalize();
+  if (is_ours && is_exiting && sessions == 0 && !broken && !is_finalized()) {
+    mpi().finalize.code();
+  }
 }
 
 // A Runtime with static lifetime ends after this handler, and finalizes MPI then.
@@ -76,8 +65,8 @@ void ignore_sigpipe() {
 
 void warn_if_serialized(int level) {
   int rank = 0;
-  KOLO_MPI_TRY(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-  if (rank > 0 || level != MPI_THREAD_SERIALIZED) return;
+  mpi().comm_rank(mpi().comm_world, &rank);
+  if (rank > 0 || level != kThreadSerialized) return;
   KOLO_LOG(Warn) << "MPI has granted MPI_THREAD_SERIALIZED instead of MPI_THREAD_MULTIPLE. The "
                     "program must hold a kolo::MpiLock during its MPI calls. docs/clusters.md has "
                     "the settings of some MPI libraries.";
@@ -89,10 +78,10 @@ void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(se
   }
   // A process that aborts has said why. Without 6, SIGABRT, in Open MPI's default of 6,7,8,11.
   ::setenv("OMPI_MCA_opal_signal", "7,8,11", /*overwrite=*/0);
-  int provided = MPI_THREAD_SINGLE;
+  int provided = kThreadSingle;
   {
     const EndOnTimeout guard(watch, timeout);
-    KOLO_MPI_TRY(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
+    mpi().init_thread(nullptr, nullptr, kThreadMultiple, &provided);
   }
   is_ours = true;
   std::atexit(on_exit);
@@ -102,17 +91,17 @@ void start(StartWatch& watch, std::chrono::nanoseconds timeout) KOLO_REQUIRES(se
 /// MPI's thread level does not change once it runs.
 int thread_level() {
   static const int level = [] {
-    int provided = MPI_THREAD_SINGLE;
-    KOLO_MPI_TRY(MPI_Query_thread(&provided));
+    int provided = kThreadSingle;
+    mpi().query_thread(&provided);
     return provided;
   }();
   return level;
 }
 
 void check_thread_level() KOLO_REQUIRES(sessions_lock) {
-  if (thread_level() >= MPI_THREAD_SERIALIZED) return;
+  if (thread_level() >= kThreadSerialized) return;
   const std::string level =
-      thread_level() == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
+      thread_level() == kThreadFunneled ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
   const std::string needs =
       ", but Kolo needs MPI_THREAD_SERIALIZED at least, as its threads call MPI. ";
   if (is_ours) {
@@ -133,21 +122,24 @@ int highest_tag() {
   void* value = nullptr;
   int is_there = 0;
   // Only MPI_COMM_WORLD is guaranteed to have the attribute.
-  KOLO_MPI_TRY(
-      MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &is_there));
+  mpi().comm_get_attr(mpi().comm_world, mpi().tag_upper_bound, static_cast<void*>(&value),
+                      &is_there);
   constexpr int kMinTagUpperBound = 32767;  // the minimum that MPI guarantees
   return is_there != 0 ? *static_cast<int*>(value) : kMinTagUpperBound;
 }
 
 std::unique_lock<std::recursive_mutex> lock_calls() {
   static std::recursive_mutex calls;
-  if (thread_level() != MPI_THREAD_SERIALIZED) return {};
+  if (loaded_mpi() == nullptr || thread_level() != kThreadSerialized) return {};
   return std::unique_lock(calls);
 }
 
-bool is_running() { return is_initialized() && !is_finalized(); }
+bool is_running() { return loaded_mpi() != nullptr && is_initialized() && !is_finalized(); }
 
-Session::Session(StartWatch& watch, std::chrono::nanoseconds timeout) {
+bool has_any_thread() { return is_running() && thread_level() == kThreadMultiple; }
+
+Session::Session(const std::string& library, StartWatch& watch, std::chrono::nanoseconds timeout) {
+  load_mpi(library);
   const Lock guard(sessions_lock);
   if (!creator) creator.emplace();
   if (!creator->is_current()) {
@@ -177,33 +169,6 @@ void mark_broken() noexcept { broken = true; }
 bool is_broken() noexcept { return broken; }
 
 }  // namespace kolo::comm::mpi_environment
-
-#ifdef KOLO_CUDA
-#include <cuda_runtime_api.h>
-#include <nccl.h>
-#endif
-
-namespace kolo::comm {
-
-std::string mpi_version() {
-  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-  int length = 0;
-  KOLO_MPI_TRY(MPI_Get_library_version(text.data(), &length));
-  const std::string_view version(text.data());  // some libraries count the final zero in `length`
-  return std::string(version.substr(0, version.find('\n')));
-}
-
-std::string cuda_version() {
-#ifdef KOLO_CUDA
-  const auto number = [](int value) { return std::to_string(value); };
-  return "CUDA " + number(CUDART_VERSION / 1000) + "." + number(CUDART_VERSION % 1000 / 10) +
-         ", NCCL " + number(NCCL_MAJOR) + "." + number(NCCL_MINOR) + "." + number(NCCL_PATCH);
-#else
-  return "off";
-#endif
-}
-
-}  // namespace kolo::comm
 
 namespace kolo {
 

@@ -4,24 +4,8 @@
 #include <mutex>
 #include <string>
 
-#include <mpi.h>
-
 #include "base/creator_process.hpp"
 #include "comm/start_watch.hpp"
-
-namespace kolo::comm {
-
-/// Throws BackendError with the call, its code and MPI's own text for it.
-[[noreturn]] void throw_mpi_error(int code, const char* call);
-
-}  // namespace kolo::comm
-
-/// Calls an MPI function; throws BackendError if it fails.
-#define KOLO_MPI_TRY(call)                                                                 \
-  do {                                                                                     \
-    const int kolo_mpi_code = (call);                                                      \
-    if (kolo_mpi_code != MPI_SUCCESS) ::kolo::comm::throw_mpi_error(kolo_mpi_code, #call); \
-  } while (false)
 
 namespace kolo::comm {
 
@@ -36,6 +20,9 @@ namespace mpi_environment {
 /// Whether MPI has been initialized and not finalized.
 bool is_running();
 
+/// Whether MPI is running, and any thread may call it at any time.
+bool has_any_thread();
+
 /// The highest tag of messages on any communicator. MPI must be running.
 int highest_tag();
 
@@ -46,12 +33,12 @@ std::unique_lock<std::recursive_mutex> lock_calls();
 /// A use of MPI.
 class Session {
  public:
-  /// Initializes MPI unless it is running, and ignores SIGPIPE from now on unless the program
+  /// Loads MPI and initializes it unless it is running, and ignores SIGPIPE from now on unless the program
   /// handles it. Ends the process if MPI_Init waits for others for longer than `timeout`; `watch`
   /// knows which have started. Throws InvalidArgument, naming the remedy, if the program has
   /// finalized MPI already, if a parent of this process uses it, or if MPI runs below
   /// MPI_THREAD_SERIALIZED: engines call it on threads of their own.
-  Session(StartWatch& watch, std::chrono::nanoseconds timeout);
+  Session(const std::string& library, StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;
   ~Session();
@@ -68,11 +55,5 @@ void mark_broken() noexcept;
 bool is_broken() noexcept;
 
 }  // namespace mpi_environment
-
-/// The name of the running MPI library, on one line.
-std::string mpi_version();
-
-/// "CUDA 13.0, NCCL 2.28.9": the versions of this build, or "off".
-std::string cuda_version();
 
 }  // namespace kolo::comm

@@ -12,8 +12,6 @@
 #include <unistd.h>
 #include <utility>
 
-#include <mpi.h>
-
 #include "base/deadline.hpp"
 #include "base/mutex.hpp"
 #include "base/random.hpp"
@@ -29,47 +27,44 @@ namespace {
 
 /// Gathers `value` from every rank.
 template <class T>
-std::vector<T> gather(MPI_Comm world, int size, T value) {
+std::vector<T> gather(MpiHandle world, int size, T value) {
   std::vector<T> values(static_cast<std::size_t>(size));
-  KOLO_MPI_TRY(
-      MPI_Allgather(&value, sizeof(T), MPI_BYTE, values.data(), sizeof(T), MPI_BYTE, world));
+  mpi().allgather(&value, sizeof(T), mpi().byte, values.data(), sizeof(T), mpi().byte, world);
   return values;
 }
 
-std::vector<std::string> gather_host_names(MPI_Comm world, int size) {
+std::vector<std::string> gather_host_names(MpiHandle world, int size) {
   constexpr int kLongest = 64;  // longer names are truncated
   std::array<char, kLongest> own{};
   ::gethostname(own.data(), own.size() - 1);
   std::vector<char> all(static_cast<std::size_t>(size) * own.size());
-  KOLO_MPI_TRY(
-      MPI_Allgather(own.data(), kLongest, MPI_CHAR, all.data(), kLongest, MPI_CHAR, world));
+  mpi().allgather(own.data(), kLongest, mpi().byte, all.data(), kLongest, mpi().byte, world);
   std::vector<std::string> names;
   for (auto name = all.begin(); name != all.end(); name += kLongest) names.emplace_back(&*name);
   return names;
 }
 
-std::vector<CoreSet> gather_cores(MPI_Comm world, int size) {
+std::vector<CoreSet> gather_cores(MpiHandle world, int size) {
   const CoreSet own = own_cores();
   std::vector<CoreSet> all(static_cast<std::size_t>(size));
-  KOLO_MPI_TRY(
-      MPI_Allgather(own.data(), sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, world));
+  mpi().allgather(own.data(), sizeof own, mpi().byte, all.data(), sizeof own, mpi().byte, world);
   return all;
 }
 
 /// The lowest world rank that shares memory with this rank, possibly this rank itself.
-int find_node(MPI_Comm world, int rank) {
-  MPI_Comm shared = MPI_COMM_NULL;
-  KOLO_MPI_TRY(MPI_Comm_split_type(world, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared));
+int find_node(MpiHandle world, int rank) {
+  MpiHandle shared;
+  mpi().comm_split_type(world, mpi().comm_type_shared, rank, mpi().info_null, &shared);
   const MpiComm owner(shared);
   int node = rank;
-  KOLO_MPI_TRY(MPI_Bcast(&node, 1, MPI_INT, 0, shared));
+  mpi().bcast(&node, 1, mpi().integer, 0, shared);
   return node;
 }
 
 /// Lets all ranks of a communicator start together.
 class Start {
  public:
-  Start(MPI_Comm communicator, StartWatch& watch, const Config& config)
+  Start(MpiHandle communicator, StartWatch& watch, const Config& config)
       : communicator_(communicator),
         watch_(watch),
         timeout_(config.start_timeout),
@@ -81,7 +76,7 @@ class Start {
   /// functions that block, and so would hold another start of this process, for which another rank
   /// may wait before it takes part in this one.
   std::unique_lock<Mutex> gather() {
-    wait_for([&](MPI_Request* request) { return MPI_Ibarrier(communicator_, request); });
+    wait_for([&](MpiHandle* request) { mpi().ibarrier(communicator_, request); });
     const bool needs_turn = mpi_environment::lock_calls().owns_lock();
     static Mutex turns;
     std::uint64_t random = static_cast<std::uint64_t>(::getpid()) ^
@@ -90,8 +85,8 @@ class Start {
       std::unique_lock turn(turns, std::try_to_lock);
       const int is_mine = turn.owns_lock() ? 1 : 0;
       int is_on_all = 0;
-      wait_for([&](MPI_Request* request) {
-        return MPI_Iallreduce(&is_mine, &is_on_all, 1, MPI_INT, MPI_MIN, communicator_, request);
+      wait_for([&](MpiHandle* request) {
+        mpi().iallreduce(&is_mine, &is_on_all, 1, mpi().integer, mpi().min, communicator_, request);
       });
       if (is_on_all != 0) return turn;
       if (turn) turn.unlock();
@@ -107,12 +102,13 @@ class Start {
   template <class Begin>
   void wait_for(Begin begin) {
     constexpr std::chrono::microseconds kLongestPause{1000};
-    MPI_Request request = MPI_REQUEST_NULL;
+    MpiHandle request;
     auto calls = mpi_environment::lock_calls();
-    KOLO_MPI_TRY(begin(&request));
+    begin(&request);
+    MpiStatus ignored;
     std::chrono::microseconds pause{10};
     for (int is_complete = 0;;) {
-      KOLO_MPI_TRY(MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE));
+      mpi().test(&request, &is_complete, &ignored);
       if (is_complete != 0) return;
       check_time();
       if (calls) calls.unlock();
@@ -129,7 +125,7 @@ class Start {
     }
     if (!deadline_.has_passed()) return;
     int size = 0;
-    KOLO_MPI_TRY(MPI_Comm_size(communicator_, &size));
+    mpi().comm_size(communicator_, &size);
     mpi_environment::mark_broken();
     throw TimeoutError(
         "not all " + std::to_string(size) + " ranks have constructed a kolo::Runtime within " +
@@ -137,7 +133,7 @@ class Start {
         " Construct one on every rank of the communicator, or raise the timeout.");
   }
 
-  const MPI_Comm communicator_;
+  const MpiHandle communicator_;
   StartWatch& watch_;
   const std::chrono::nanoseconds timeout_;
   const Deadline deadline_;
@@ -146,19 +142,19 @@ class Start {
 
 }  // namespace
 
-MpiWorld::MpiWorld(const Config& config, std::optional<MPI_Comm> communicator)
+MpiWorld::MpiWorld(const Config& config, std::optional<MpiHandle> communicator)
     : start_(communicator ? std::nullopt : find_launcher()),
-      session_(*start_, config.start_timeout),
-      turn_(Start(communicator.value_or(MPI_COMM_WORLD), *start_, config).gather()),
-      duplicate_(communicator.value_or(MPI_COMM_WORLD)) {
+      session_(config.mpi_library, *start_, config.start_timeout),
+      turn_(Start(communicator.value_or(mpi().comm_world), *start_, config).gather()),
+      duplicate_(communicator.value_or(mpi().comm_world)) {
   const std::unique_lock turn = std::move(turn_);  // until this rank has started
   start_.reset();
   const auto calls = mpi_environment::lock_calls();
-  const MPI_Comm base = duplicate_.base();
+  const MpiHandle base = duplicate_.base();
   int rank = 0;
   int size = 1;
-  KOLO_MPI_TRY(MPI_Comm_rank(base, &rank));
-  KOLO_MPI_TRY(MPI_Comm_size(base, &size));
+  mpi().comm_rank(base, &rank);
+  mpi().comm_size(base, &size);
   const int machine = find_node(base, rank);
   const std::vector<int> machines = gather(base, size, machine);
 

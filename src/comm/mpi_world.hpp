@@ -5,10 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include <mpi.h>
-
 #include "comm/mpi_duplicate.hpp"
 #include "comm/mpi_environment.hpp"
+#include "comm/mpi_library.hpp"
 #include "comm/peer_liveness.hpp"
 #include "comm/start_watch.hpp"
 #include "comm/world.hpp"
@@ -22,7 +21,7 @@ class MpiWorld final : public World {
   /// Initializes MPI unless it is running, and determines which ranks share a node. Collective over
   /// the communicator, by default MPI_COMM_WORLD. Throws TimeoutError if not all ranks start within
   /// KOLO_START_TIMEOUT, BackendError, and the errors of mpi_environment::Session.
-  explicit MpiWorld(const Config& config, std::optional<MPI_Comm> communicator = std::nullopt);
+  explicit MpiWorld(const Config& config, std::optional<MpiHandle> communicator = std::nullopt);
   ~MpiWorld() override;
 
   const Topology& topology() const override { return topology_; }

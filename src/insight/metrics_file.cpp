@@ -172,7 +172,7 @@ std::string to_prometheus(const Metrics& metrics, int rank) {
     text.append("# TYPE ").append(name).append(is_histogram ? " histogram\n" : " counter\n");
     for (const auto& [value, number] : family.samples) {
       const std::string label =
-          family.label.empty() ? "" : "," + std::string(family.label) + "=\"" + value + "\"";
+          family.label.empty() ? "" : std::string(",").append(family.label) + "=\"" + value + "\"";
       add(is_histogram ? "_bucket" : "", label, number);
     }
     if (!is_histogram) continue;

@@ -107,6 +107,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("share_gpu", &Config::share_gpu);
   look("nccl_algo", &Config::nccl_algo);
   look("launcher", &Config::launcher);
+  look("mpi_library", &Config::mpi_library);
   look("rendezvous", &Config::rendezvous);
   look("algorithm", &Config::algorithm);
   look("shard", &Config::shard);

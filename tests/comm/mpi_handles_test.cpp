@@ -2,6 +2,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include "comm/mpi_communicator.hpp"
 
@@ -23,11 +24,11 @@ class MpiHandlesTest : public testing::Test {
   }
   void TearDown() override { MPI_Comm_free_keyval(&key_); }
 
-  MPI_Comm make(int& freed) {
+  MpiHandle make(int& freed) {
     MPI_Comm communicator = MPI_COMM_NULL;
     MPI_Comm_dup(MPI_COMM_SELF, &communicator);
     MPI_Comm_set_attr(communicator, key_, &freed);
-    return communicator;
+    return loaded_mpi()->comm_f2c(MPI_Comm_c2f(communicator));
   }
 
   int key_ = MPI_KEYVAL_INVALID;
@@ -37,7 +38,7 @@ TEST_F(MpiHandlesTest, Owner_FreesOnce) {
   int freed = 0;
   {
     const MpiComm owner(make(freed));
-    EXPECT_NE(owner.get(), MPI_COMM_NULL);
+    EXPECT_NE(owner.get(), MpiHandle());
     EXPECT_EQ(freed, 0);
   }
   EXPECT_EQ(freed, 1);
@@ -47,11 +48,11 @@ TEST_F(MpiHandlesTest, MoveConstruction_TransfersOwnership) {
   int freed = 0;
   {
     MpiComm owner(make(freed));
-    const MPI_Comm handle = owner.get();
+    const MpiHandle handle = owner.get();
     {
       const MpiComm moved(std::move(owner));
       EXPECT_EQ(moved.get(), handle);
-      EXPECT_EQ(owner.get(), MPI_COMM_NULL);
+      EXPECT_EQ(owner.get(), MpiHandle());
     }
     EXPECT_EQ(freed, 1);
   }
@@ -60,14 +61,14 @@ TEST_F(MpiHandlesTest, MoveConstruction_TransfersOwnership) {
 
 TEST_F(MpiHandlesTest, ReleasedHandle_IsNotFreed) {
   int freed = 0;
-  MPI_Comm communicator = MPI_COMM_NULL;
+  MpiHandle communicator;
   {
     MpiComm owner(make(freed));
     communicator = owner.release();
-    EXPECT_EQ(owner.get(), MPI_COMM_NULL);
+    EXPECT_EQ(owner.get(), MpiHandle());
   }
   EXPECT_EQ(freed, 0);
-  MPI_Comm_free(&communicator);
+  mpi().comm_free(&communicator);
 }
 
 }  // namespace kolo::comm::mpi_handles_test

@@ -30,6 +30,19 @@ add_test(NAME mpi_start.two_copies
   COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
     "Kolo has not been started.*Another copy of the library has been started in this process"
     $<TARGET_FILE:two_copies> $<TARGET_FILE:plug_in>)
+# Programs are not linked with MPI: what they load, or that there is none.
+if(KOLO_BUILD_EXAMPLES)
+  function(kolo_add_loading_test name library output)
+    add_test(NAME mpi_start.${name}
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" fails "${output}"
+        $<TARGET_FILE:01_hello_allreduce>)
+    set_tests_properties(mpi_start.${name} PROPERTIES ENVIRONMENT
+      "OMPI_COMM_WORLD_RANK=0;OMPI_COMM_WORLD_SIZE=2;KOLO_MPI_LIBRARY=${library}")
+  endfunction()
+  kolo_add_loading_test(no_mpi /none/libmpi.so
+    "no MPI library could be loaded:\n  /none/libmpi.so: .*KOLO_MPI_LIBRARY.*KOLO_RENDEZVOUS")
+  kolo_add_loading_test(not_mpi libm.so.6 "libm.so.6, which is not an MPI library")
+endif()
 # An MPI that grants less than Kolo asks for; see thread_guard.cpp.
 foreach(level IN ITEMS serialized funneled)
   string(TOUPPER ${level} name)

@@ -91,7 +91,7 @@ void join() {
   expect(!is_finalized(), "Kolo leaves the program's MPI alone");
   MPI_Comm copy = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_SELF, &copy);
-  std::optional<MpiComm> owner(copy);
+  std::optional<MpiComm> owner(kolo::comm::mpi().comm_f2c(MPI_Comm_c2f(copy)));
   MPI_Finalize();
   owner.reset();  // would abort if it freed its handle now
   const std::string text = error_of_joining<kolo::InvalidArgument>();

@@ -6,8 +6,11 @@ kolo_add_test(comm_test SOURCES
   comm/shared_segment_test.cpp
   comm/topology_test.cpp
   comm/wait_test.cpp)
-kolo_add_test(rendezvous_test SOURCES
-  comm/rendezvous_world_test.cpp)
+set(rendezvous_sources comm/rendezvous_world_test.cpp)
+if(KOLO_UCX_INCLUDE_DIR)
+  list(APPEND rendezvous_sources comm/ucx_messages_test.cpp)
+endif()
+kolo_add_test(rendezvous_test SOURCES ${rendezvous_sources})
 kolo_add_test(fake_gpu_test SOURCES
   comm/fake_gpu_launches_test.cpp
   comm/fake_gpu_memory_test.cpp
@@ -15,7 +18,7 @@ kolo_add_test(fake_gpu_test SOURCES
   comm/fake_gpu_test.cpp
   comm/happens_before_test.cpp)
 kolo_add_mpi_test(comm_mpi_test
-  SOURCES comm/mpi_handles_test.cpp comm/mpi_world_test.cpp
+  SOURCES comm/mpi_handles_test.cpp comm/mpi_library_test.cpp comm/mpi_world_test.cpp
   LIBRARIES MPI::MPI_C)
 if(NOT KOLO_SANITIZE)
   include(comm/mpi_start.cmake)

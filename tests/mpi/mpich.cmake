@@ -1,5 +1,5 @@
-# A short test of the core over MPICH. Only sources that include mpi.h are compiled again;
-# everything else comes from the ordinary build. tests/tools/other_mpi.sh runs more tests, over
+# A short test of the core over MPICH: the library is the one of the ordinary build; only what
+# includes mpi.h for the tests is compiled again. tests/tools/other_mpi.sh runs more tests, over
 # MPICH and other MPIs.
 
 set(mpich_version 5.0.2)  # cmake/test_tools.sh has it too
@@ -10,10 +10,9 @@ else()
 endif()
 string(APPEND mpich_folder "/kolo/mpi/mpich-${mpich_version}")
 if(EXISTS "${mpich_folder}/bin/mpiexec")
-  get_target_property(mpi_sources kolo_mpi SOURCES)
-  list(TRANSFORM mpi_sources PREPEND "${PROJECT_SOURCE_DIR}/src/")
   get_target_property(main_sources kolo_test_mpi_main SOURCES)
-  add_executable(runtime_mpich_test ${mpi_sources} ${main_sources}
+  add_executable(runtime_mpich_test ${main_sources}
+    comm/mpi_library_test.cpp
     mpi/communicator_mpi_test.cpp
     mpi/process_sets_mpi_test.cpp
     mpi/runtime_errors_mpi_test.cpp
@@ -34,6 +33,13 @@ if(EXISTS "${mpich_folder}/bin/mpiexec")
   if(KOLO_CUDA)
     target_compile_definitions(runtime_mpich_test PRIVATE KOLO_CUDA)
     target_link_libraries(runtime_mpich_test PRIVATE CUDA::cudart NCCL::NCCL)
+  endif()
+  if(KOLO_BUILD_EXAMPLES)  # loads the MPI of the mpiexec that starts it
+    add_test(NAME mpi_start.mpich
+      COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/expect_output.py" succeeds
+        "rank 1 of 2: sum = .3, 20, 200."
+        "${mpich_folder}/bin/mpiexec" -n 2 $<TARGET_FILE:01_hello_allreduce>)
+    kolo_set_mpirun_properties(mpi_start.mpich 2 60)
   endif()
   set(mpich_command "${mpich_folder}/bin/mpiexec" -n 3 $<TARGET_FILE:runtime_mpich_test>)
 else()

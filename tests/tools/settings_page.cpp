@@ -15,7 +15,8 @@ int main() {
   std::cout
       << "# Settings\n\n"
          "Environment variables that a `kolo::Runtime` reads when it starts. All but\n"
-         "`KOLO_LOG_LEVEL` must be equal on all ranks; `kolo::Config` has one field per variable. "
+         "`KOLO_LOG_LEVEL` and `KOLO_MPI_LIBRARY` must be equal on all ranks; `kolo::Config` has "
+         "one field per variable. "
          "`kolo-bench --config` prints the values in effect,\nand rank 0 warns if a variable's "
          "name looks like a "
          "misspelt setting, or was a setting.\n\n"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <cuda_runtime_api.h>
+#include <nccl.h>
 
 #include "base/mutex.hpp"
 #include "comm/gpu/cuda.hpp"
@@ -110,6 +111,12 @@ void let_ranks_share_gpus(std::span<const std::uint64_t> usual_gpus) {
   std::random_device random;
   const std::string id = "kolo-" + std::to_string(random()) + "-" + std::to_string(random());
   ::setenv("NCCL_HOSTID", id.c_str(), 0);
+}
+
+std::string cuda_version() {
+  const auto number = [](int value) { return std::to_string(value); };
+  return "CUDA " + number(CUDART_VERSION / 1000) + "." + number(CUDART_VERSION % 1000 / 10) +
+         ", NCCL " + number(NCCL_MAJOR) + "." + number(NCCL_MINOR) + "." + number(NCCL_PATCH);
 }
 
 }  // namespace kolo::comm

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "comm/gpu/gpu.hpp"
@@ -33,5 +34,8 @@ void at_exit_before_cuda(void (*end)());
 /// Sets NCCL_ALGO=Ring if `algo` is "ring", unless the variable is set already. Call it before any
 /// other thread starts: none may read the environment meanwhile.
 void set_up_nccl(std::string_view algo);
+
+/// "CUDA 13.0, NCCL 2.28.9": the versions of this build, or "off".
+std::string cuda_version();
 
 }  // namespace kolo::comm

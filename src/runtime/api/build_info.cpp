@@ -2,7 +2,8 @@
 
 #include <hwy/highway.h>
 
-#include "comm/mpi_environment.hpp"
+#include "comm/gpu/cuda_gpus.hpp"
+#include "comm/mpi_library.hpp"
 #include "kolo/runtime.hpp"
 #include "ops/registry.hpp"
 

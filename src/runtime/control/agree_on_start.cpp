@@ -1,5 +1,7 @@
 #include "runtime/control/agree_on_start.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <numeric>
@@ -15,14 +17,15 @@
 namespace kolo::runtime {
 namespace {
 
-constexpr std::string_view kMayDiffer = "KOLO_LOG_LEVEL";
+constexpr std::array<std::string_view, 2> kMayDiffer{"KOLO_LOG_LEVEL", "KOLO_MPI_LIBRARY"};
 constexpr std::size_t kSegmentBytes = std::size_t{64} << 10;
 
 /// "KOLO_A=1\nKOLO_B=2\n…"
 std::string text_of(const Start& start) {
   std::string text;
   for (const ConfigEntry& entry : describe(start.config)) {
-    if (entry.variable != kMayDiffer) text += entry.variable + "=" + entry.value + "\n";
+    if (std::ranges::find(kMayDiffer, entry.variable) != kMayDiffer.end()) continue;
+    text += entry.variable + "=" + entry.value + "\n";
   }
   for (const char* const variable : {"NCCL_ALGO", "NCCL_PROTO"}) {
     const char* const value = std::getenv(variable);
