@@ -30,12 +30,13 @@ Installs what Kolo's build needs and this machine lacks:
   - with --tests, for tests that are skipped without them, from PyPI: clang-format $format_version
     and clang-tidy $tidy_version into $kolo_tools,
     MPICH $mpich_version into $mpich_folder;
-    with apt, ccache and mold, which only save time, and clang, which .ci/run compiles with.
+    with apt, ccache and mold, which only save time, clang, which .ci/run compiles with, and
+    libucx-dev, with which ranks on several hosts start without MPI.
 Says what it is about to install before it does. Does nothing where nothing is missing.
 
   --core   no LibTorch, and no Python packages: enough for kolo::core and kolo-bench
   --cuda   what builds for GPUs: about 2.5 GB to download, 4 GB on the disk
-  --tests  clang-format, clang-tidy, MPICH, ccache, mold and clang as well
+  --tests  clang-format, clang-tidy, MPICH, ccache, mold, clang and UCX as well
   --check  only report; exit status 1 if something is missing
   --help   show this text
 TEXT

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by setup.sh, whose functions it uses: installs what the test command can do without: what
-# builds faster, Clang for .ci/run, and what single tests need, which are skipped without it: Python
+# builds faster, Clang for .ci/run, UCX, and what single tests need, which are skipped without it: Python
 # packages that read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
@@ -8,21 +8,26 @@ tidy_version=22.1.8   # tests/lint_test.py has it too
 mpich_version=5.0.2   # tests/mpi/mpich.cmake has it too
 mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 
-# --- compiler cache, linker, Clang -------------------------------------------------------------
+# --- compiler cache, linker, Clang, UCX --------------------------------------------------------
 
-build_tools=(ccache mold clang)
-without_build_tools="ccache and mold only save time, clang is for .ci/run"
+build_tools=(ccache mold clang libucx-dev)
+without_build_tools="ccache and mold only save time, clang is for .ci/run, libucx-dev connects hosts \
+without MPI"
+
+has_build_tool() {
+  if [ "$1" = libucx-dev ]; then has_header ucp/api/ucp.h; else has_command "$1"; fi
+}
 
 has_build_tools() {
   local tool
-  for tool in "${build_tools[@]}"; do has_command "$tool" || return 1; done
+  for tool in "${build_tools[@]}"; do has_build_tool "$tool" || return 1; done
 }
 
 # Never fails: the test command needs none. One by one, since not every distribution has mold.
 install_build_tools() {
   local tool
   for tool in "${build_tools[@]}"; do
-    if has_command "$tool" || { can_use_apt && install_with_apt "$tool|-|$tool|-"; }; then
+    if has_build_tool "$tool" || { can_use_apt && install_with_apt "$tool|-|$tool|-"; }; then
       continue
     fi
     say "$tool is missing; $without_build_tools"
@@ -32,7 +37,7 @@ install_build_tools() {
 report_build_tools() {
   local tool
   for tool in "${build_tools[@]}"; do
-    if has_command "$tool"; then
+    if has_build_tool "$tool"; then
       printf '%-20s found\n' "$tool"
     else
       printf '%-20s missing (apt: %s); %s\n' "$tool" "$tool" "$without_build_tools"

@@ -44,8 +44,10 @@ MessageRings::Layout::Layout(std::size_t ranks)
       bytes_at(whole_pages(rings_at + ranks * sizeof(Ring))) {}
 
 /// All bytes of a new segment are zero, and so are its atomics.
-void MessageRings::connect(int rank, std::span<const SegmentAddress> segments) {
-  rank_ = rank;
+void MessageRings::connect(int rank, std::vector<int> ranks,
+                           std::span<const SegmentAddress> segments) {
+  ranks_ = std::move(ranks);
+  place_ = place_of(rank);
   for (const SegmentAddress& address : segments) mappings_.push_back(open_segment(address));
   const auto memory_of = [&](std::size_t owner) { return mappings_[owner].data() + page_bytes(); };
   const auto ring = [&](std::size_t receiver, std::size_t sender) {
@@ -54,7 +56,7 @@ void MessageRings::connect(int rank, std::span<const SegmentAddress> segments) {
   const auto bytes = [&](std::size_t receiver, std::size_t sender) {
     return memory_of(receiver) + layout_.bytes_at + sender * layout_.ring_bytes;
   };
-  const auto own = static_cast<std::size_t>(rank);
+  const auto own = static_cast<std::size_t>(place_);
   bells_ = {reinterpret_cast<Bell*>(memory_of(own)), layout_.bells};
   for (std::size_t other = 0; other < layout_.size; ++other) {
     if (other != own) mappings_[other].leave_out_of_core_dumps();
@@ -72,10 +74,12 @@ void MessageRings::connect(int rank, std::span<const SegmentAddress> segments) {
 class MessageRings::RingCommunicator final : public Communicator {
  public:
   RingCommunicator(MessageRings& rings, std::span<const int> ranks, int channel)
-      : rings_(rings), ranks_(ranks.begin(), ranks.end()), channel_(channel) {}
+      : rings_(rings), channel_(channel) {
+    for (const int rank : ranks) places_.push_back(rings.place_of(rank));
+  }
 
-  int rank() const override { return member_of(rings_.rank_); }
-  int size() const override { return static_cast<int>(ranks_.size()); }
+  int rank() const override { return member_of(rings_.place_); }
+  int size() const override { return static_cast<int>(places_.size()); }
 
   Transfer send(std::span<const std::byte> data, int destination, int tag) override {
     check_message(*this, data.size(), destination, tag);
@@ -83,7 +87,7 @@ class MessageRings::RingCommunicator final : public Communicator {
     const Lock lock(rings_.lock_);
     return transfer_of(rings_.send({.channel = channel_,
                                     .tag = tag,
-                                    .peer = world_rank(destination),
+                                    .peer = place_of(destination),
                                     .from = data.data(),
                                     .size = data.size()}));
   }
@@ -95,7 +99,7 @@ class MessageRings::RingCommunicator final : public Communicator {
                                        .is_receive = true,
                                        .channel = channel_,
                                        .tag = tag,
-                                       .peer = world_rank(source),
+                                       .peer = place_of(source),
                                        .to = data.data(),
                                        .size = data.size()}));
   }
@@ -152,8 +156,9 @@ class MessageRings::RingCommunicator final : public Communicator {
     const Message ended = message;
     rings_.remove(message);
     if (!ended.is_receive || ended.arriving == ended.size) return true;
-    throw BackendError("receive from rank " + std::to_string(ended.peer) + ": expected " +
-                       std::to_string(ended.size) + " bytes, got " +
+    throw BackendError("receive from rank " +
+                       std::to_string(rings_.ranks_[static_cast<std::size_t>(ended.peer)]) +
+                       ": expected " + std::to_string(ended.size) + " bytes, got " +
                        std::to_string(ended.arriving));
   }
 
@@ -162,15 +167,19 @@ class MessageRings::RingCommunicator final : public Communicator {
     rings_.abandon(message_of(token));
   }
 
-  int world_rank(int member) const { return ranks_[static_cast<std::size_t>(member)]; }
-  int member_of(int rank) const {
-    return static_cast<int>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin());
+  int place_of(int member) const { return places_[static_cast<std::size_t>(member)]; }
+  int member_of(int place) const {
+    return static_cast<int>(std::ranges::lower_bound(places_, place) - places_.begin());
   }
 
   MessageRings& rings_;
-  const std::vector<int> ranks_;
+  std::vector<int> places_;  // of the members in `rings_`, ascending
   const int channel_;
 };
+
+int MessageRings::place_of(int rank) const {
+  return static_cast<int>(std::ranges::lower_bound(ranks_, rank) - ranks_.begin());
+}
 
 std::unique_ptr<Communicator> MessageRings::make_communicator(std::span<const int> ranks,
                                                               int channel) {
@@ -262,9 +271,10 @@ void MessageRings::make_progress() {
       take_frames(static_cast<int>(word * kBitsPerBell) + std::countr_zero(rung));
     }
   }
-  std::erase_if(unsent_, [&](int rank) KOLO_REQUIRES(lock_) {
-    return flush(peers_[static_cast<std::size_t>(rank)]);
+  std::erase_if(unsent_, [&](int place) KOLO_REQUIRES(lock_) {
+    return flush(peers_[static_cast<std::size_t>(place)]);
   });
+  if (move_others_) move_others_();
 }
 
 void MessageRings::take_frames(int source) {
@@ -276,7 +286,8 @@ void MessageRings::take_frames(int source) {
     const std::uint64_t data_at = peer.read + kUnit;
     const std::uint64_t next = data_at + rounded_up(frame.bytes, kUnit);
     if (next > written || frame.kind > Kind::Data) {
-      throw BackendError("a message from rank " + std::to_string(source) +
+      throw BackendError("a message from rank " +
+                         std::to_string(ranks_[static_cast<std::size_t>(source)]) +
                          " is damaged, or from another version of Kolo");
     }
     take(source, frame, data_at);
@@ -389,7 +400,7 @@ bool MessageRings::put(Peer& peer, Frame frame, std::span<const std::byte> data)
 
 /// Not only where the bit is missing: that would have to be read after what was put is visible.
 void MessageRings::ring_bell(Peer& peer) {
-  peer.bell->fetch_or(std::uint64_t{1} << static_cast<std::size_t>(rank_) % kBitsPerBell);
+  peer.bell->fetch_or(std::uint64_t{1} << static_cast<std::size_t>(place_) % kBitsPerBell);
 }
 
 /// Puts what is first in the queue of sends, or the next data of it; false: there is no room.
@@ -435,8 +446,8 @@ bool MessageRings::flush(Peer& peer) {
   return peer.clears.empty() && peer.sends.empty();
 }
 
-void MessageRings::queue_up(int rank) {
-  if (std::ranges::find(unsent_, rank) == unsent_.end()) unsent_.push_back(rank);
+void MessageRings::queue_up(int place) {
+  if (std::ranges::find(unsent_, place) == unsent_.end()) unsent_.push_back(place);
 }
 
 }  // namespace kolo::comm

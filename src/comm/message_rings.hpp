@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -37,10 +39,23 @@ class MessageRings {
   /// Of this rank's segment. Others can map it until `close_file`.
   const SegmentAddress& address() const { return segment_.address; }
   void close_file() { segment_.file = FileDescriptor(); }
-  /// Maps all segments, which are in rank order. Throws BackendError.
-  void connect(int rank, std::span<const SegmentAddress> segments);
+  /// Maps the segments of `ranks`, which are all of this host, ascending; `rank` is among them.
+  /// Throws BackendError.
+  void connect(int rank, std::vector<int> ranks, std::span<const SegmentAddress> segments);
 
-  /// See World. This object outlives the communicator.
+  /// Moves messages.
+  void progress() {
+    const Lock lock(lock_);
+    make_progress();
+  }
+  /// From now on `move` is called whenever messages here make progress: a rank that waits for a
+  /// neighbour moves messages to other hosts meanwhile.
+  void move_also(std::function<void()> move) {
+    const Lock lock(lock_);
+    move_others_ = std::move(move);
+  }
+
+  /// See World; all of `ranks` are on this host. This object outlives the communicator.
   std::unique_ptr<Communicator> make_communicator(std::span<const int> ranks, int channel);
 
  private:
@@ -92,7 +107,7 @@ class MessageRings {
     bool is_abandoned = false;  // nobody tests it any more
     int channel = 0;
     int tag = 0;
-    int peer = 0;                     // world rank
+    int peer = 0;                     // place among the ranks
     const std::byte* from = nullptr;  // of a send
     std::byte* to = nullptr;          // of a receive; null: what arrives is dropped
     std::size_t size = 0;
@@ -152,12 +167,14 @@ class MessageRings {
   void ring_bell(Peer& peer);
   bool put_first(Peer& peer) KOLO_REQUIRES(lock_);
   bool flush(Peer& peer) KOLO_REQUIRES(lock_);
-  void queue_up(int rank) KOLO_REQUIRES(lock_);
+  void queue_up(int place) KOLO_REQUIRES(lock_);
   static Frame frame_of(const Message& message, Kind kind);
+  int place_of(int rank) const;
 
   const Layout layout_;
   NewSegment segment_;
-  int rank_ = 0;
+  std::vector<int> ranks_;  // of the world; all else knows their places here
+  int place_ = 0;           // of this one
   std::vector<Mapping> mappings_;
   std::span<Bell> bells_;
 
@@ -168,6 +185,7 @@ class MessageRings {
   std::deque<Message> messages_ KOLO_GUARDED_BY(lock_);       // which pointers refer to
   std::vector<std::uint64_t> unused_ KOLO_GUARDED_BY(lock_);  // tokens
   std::uint64_t last_id_ KOLO_GUARDED_BY(lock_) = 0;
+  std::function<void()> move_others_ KOLO_GUARDED_BY(lock_);
 };
 
 }  // namespace kolo::comm

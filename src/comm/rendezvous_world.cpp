@@ -9,6 +9,7 @@
 #include <functional>
 #include <type_traits>
 #include <unistd.h>
+#include <utility>
 
 #include "base/deadline.hpp"
 #include "base/text.hpp"
@@ -34,14 +35,11 @@ struct Card {
   std::uint64_t user = 0;
   int pid = 0;
   CoreSet cores{};
-  std::uint64_t gpu = 0;
-  Notice notice{};
 
   bool shares_memory_with(const Card& other) const {
     return boot == other.boot && pid_namespace == other.pid_namespace && user == other.user;
   }
 };
-static_assert(std::is_trivially_copyable_v<Card>);
 
 Card own_card() {
   Card card;
@@ -52,6 +50,32 @@ Card own_card() {
   card.pid = ::getpid();
   card.cores = own_cores();
   return card;
+}
+
+/// How others reach a rank. Its address in UCX follows.
+struct Means {
+  Notice notice{};
+  std::uint64_t gpu = 0;
+};
+
+template <class T>
+std::string text_of(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::string text(sizeof value, '\0');
+  std::memcpy(text.data(), &value, sizeof value);
+  return text;
+}
+
+template <class T>
+std::vector<T> values_of(const std::vector<std::string>& texts) {
+  std::vector<T> values(texts.size());
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (texts[rank].size() < sizeof(T)) {
+      throw BackendError("rank " + std::to_string(rank) + " runs another version of Kolo");
+    }
+    std::memcpy(&values[rank], texts[rank].data(), sizeof(T));
+  }
+  return values;
 }
 
 /// Waits in short steps, between which a store can throw that the program is interrupted. None if
@@ -66,113 +90,145 @@ std::optional<std::string> get(Store& store, const std::string& key, Deadline de
   }
 }
 
-/// Of all ranks; `step` is part of the keys, `peers` are watched if given.
-std::vector<Card> exchange(const Rendezvous& rendezvous, const std::string& step, const Card& own,
-                           Deadline deadline, std::chrono::nanoseconds timeout,
-                           PeerLiveness* peers) {
-  const std::string prefix = rendezvous.prefix + step + "/";
-  std::string value(sizeof own, '\0');
-  std::memcpy(value.data(), &own, sizeof own);
-  rendezvous.store->set(prefix + std::to_string(rendezvous.rank), value);
-  std::vector<Card> cards(static_cast<std::size_t>(rendezvous.size));
-  std::vector<int> missing;
-  for (int rank = 0; rank < rendezvous.size; ++rank) {
-    const auto has_died = [&] {
-      return peers != nullptr && std::ranges::count(peers->dead(), rank) > 0;
-    };
-    const auto text = get(*rendezvous.store, prefix + std::to_string(rank), deadline, has_died);
-    if (!text && has_died()) {
-      throw PeerLostError("rank " + std::to_string(rank) +
-                          " died while Kolo started: the process has ended");
+/// Where the ranks of a world find each other, in steps that all take together.
+class Meeting {
+ public:
+  Meeting(const Rendezvous& rendezvous, std::chrono::nanoseconds timeout)
+      : rendezvous_(rendezvous), timeout_(timeout), deadline_(Deadline::after(timeout)) {}
+
+  /// From now on ranks of this host that die end the wait.
+  void watch(PeerLiveness& peers) { peers_ = &peers; }
+
+  /// The texts of all ranks. `step` is part of the keys.
+  std::vector<std::string> exchange(const std::string& step, const std::string& own) {
+    const std::string prefix = rendezvous_.prefix + step + "/";
+    rendezvous_.store->set(prefix + std::to_string(rendezvous_.rank), own);
+    std::vector<std::string> texts(static_cast<std::size_t>(rendezvous_.size));
+    std::vector<int> missing;
+    for (int rank = 0; rank < rendezvous_.size; ++rank) {
+      const auto has_died = [&] {
+        return peers_ != nullptr && std::ranges::count(peers_->dead(), rank) > 0;
+      };
+      auto text = get(*rendezvous_.store, prefix + std::to_string(rank), deadline_, has_died);
+      if (!text && has_died()) {
+        throw PeerLostError("rank " + std::to_string(rank) +
+                            " died while Kolo started: the process has ended");
+      }
+      if (!text) {
+        missing.push_back(rank);
+      } else {
+        texts[static_cast<std::size_t>(rank)] = std::move(*text);
+      }
     }
-    if (!text) {
-      missing.push_back(rank);
-    } else if (text->size() != sizeof(Card)) {
-      throw BackendError("rank " + std::to_string(rank) + " runs another version of Kolo");
-    } else {
-      std::memcpy(&cards[static_cast<std::size_t>(rank)], text->data(), sizeof(Card));
-    }
+    if (missing.empty()) return texts;
+    throw TimeoutError(
+        "of " + std::to_string(rendezvous_.size) + " ranks, " + list_ranks(missing) +
+        (missing.size() == 1 ? " has" : " have") + " not constructed a kolo::Runtime within " +
+        text_of_seconds(timeout_) +
+        " (KOLO_START_TIMEOUT). Start one on every rank, with the same store or folder, or raise "
+        "the timeout.");
   }
-  if (missing.empty()) return cards;
-  if (own.notice.failure[0] != '\0') {
-    throw BackendError("shared memory: " + std::string(own.notice.failure.data()));
+
+ private:
+  const Rendezvous& rendezvous_;
+  const std::chrono::nanoseconds timeout_;
+  const Deadline deadline_;
+  PeerLiveness* peers_ = nullptr;
+};
+
+/// For each rank the lowest one with which it shares memory.
+std::vector<int> machines_of(const std::vector<Card>& cards) {
+  std::vector<int> machines;
+  for (const Card& card : cards) {
+    const auto first = std::ranges::find_if(
+        cards, [&](const Card& other) { return card.shares_memory_with(other); });
+    machines.push_back(static_cast<int>(first - cards.begin()));
   }
-  throw TimeoutError(
-      "of " + std::to_string(rendezvous.size) + " ranks, " + list_ranks(missing) +
-      (missing.size() == 1 ? " has" : " have") + " not constructed a kolo::Runtime within " +
-      text_of_seconds(timeout) +
-      " (KOLO_START_TIMEOUT). Start one on every rank, all on this host and with the "
-      "same store or folder, or raise the timeout.");
+  return machines;
 }
 
-void require_one_host(const std::vector<Card>& cards) {
-  for (std::size_t rank = 1; rank < cards.size(); ++rank) {
-    if (cards[rank].shares_memory_with(cards[0])) continue;
-    const bool is_other_host = cards[rank].boot != cards[0].boot;
-    throw InvalidArgument(
-        "rank 0 runs on " + std::string(cards[0].host.data()) + ", rank " + std::to_string(rank) +
-        " on " + cards[rank].host.data() +
-        (is_other_host ? "" : ", in another PID namespace or as another user") +
-        ". Without MPI all ranks share one host, PID namespace and user. Start the program by "
-        "mpirun.");
-  }
-}
-
-template <class T>
-std::vector<T> of_all(const std::vector<Card>& cards, T Card::* field) {
-  std::vector<T> values;
-  for (const Card& card : cards) values.push_back(card.*field);
+template <class T, class Value>
+std::vector<Value> of_all(const std::vector<T>& items, Value T::* field) {
+  std::vector<Value> values;
+  for (const T& item : items) values.push_back(item.*field);
   return values;
-}
-
-std::vector<PeerLiveness::Peer> peers_of(const std::vector<Card>& cards, int rank) {
-  std::vector<PeerLiveness::Peer> peers;
-  for (int peer = 0; peer < static_cast<int>(cards.size()); ++peer) {
-    if (peer != rank) peers.push_back({peer, cards[static_cast<std::size_t>(peer)].pid});
-  }
-  return peers;
 }
 
 }  // namespace
 
-RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous) {
-  const int rank = rendezvous.rank;
-  const int size = rendezvous.size;
-  require_rank(rank, size);
-  topology_ = Topology::from_nodes(rank, contiguous_nodes(size, std::max(config.fake_nodes, 1)));
-  Card own = own_card();
+RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous)
+    : rank_(rendezvous.rank) {
+  require_rank(rank_, rendezvous.size);
+  Meeting meeting(rendezvous, config.start_timeout);
+  const auto cards = values_of<Card>(meeting.exchange("start", text_of(own_card())));
+  machines_ = machines_of(cards);
+  topology_ = Topology::from_nodes(rank_, config.fake_nodes > 0
+                                              ? contiguous_nodes(rendezvous.size, config.fake_nodes)
+                                              : machines_);
+  for (const Card& card : cards) topology_.host_of_rank.emplace_back(card.host.data());
+  topology_.shares_cores = shares_cores(of_all(cards, &Card::cores), machines_, rank_);
+
+  std::vector<int> neighbours;  // on this host, this rank among them
+  std::vector<PeerLiveness::Peer> peers;
+  for (int other = 0; other < rendezvous.size; ++other) {
+    if (!is_on_this_host(other)) continue;
+    neighbours.push_back(other);
+    if (other != rank_) peers.push_back({other, cards[static_cast<std::size_t>(other)].pid});
+  }
+  Means own;
   if (config.share_gpu) own.gpu = usual_gpu(topology_.local_rank);
   own.notice.attempt([&] {
-    rings_.emplace(size);
+    liveness_.emplace(peers);
+    rings_.emplace(static_cast<int>(neighbours.size()));
     own.notice.segment = rings_->address();
+    if (neighbours.size() < cards.size()) ucx_.emplace(rank_, *rings_);
   });
-  const Deadline deadline = Deadline::after(config.start_timeout);
-  const auto exchange_cards = [&](const char* step) {
-    return exchange(rendezvous, step, own, deadline, config.start_timeout,
-                    liveness_ ? &*liveness_ : nullptr);
-  };
-  const std::vector<Card> cards = exchange_cards("start");
-  require_one_host(cards);
-  const std::vector<Notice> notices = of_all(cards, &Card::notice);
-  require_success(notices);
+  const auto texts = meeting.exchange("means", text_of(own) + (ucx_ ? ucx_->address() : ""));
+  const auto means = values_of<Means>(texts);
+  require_success(of_all(means, &Means::notice));
+  if (config.share_gpu) let_ranks_share_gpus(of_all(means, &Means::gpu));
 
-  for (const Card& card : cards) topology_.host_of_rank.emplace_back(card.host.data());
-  topology_.shares_cores = shares_cores(of_all(cards, &Card::cores),
-                                        std::vector<int>(cards.size(), /*machine*/ 0), rank);
-  if (config.share_gpu) let_ranks_share_gpus(of_all(cards, &Card::gpu));
+  meeting.watch(*liveness_);
   own.notice.attempt([&] {
-    liveness_.emplace(peers_of(cards, rank));
     std::vector<SegmentAddress> segments;
-    for (const Notice& notice : notices) segments.push_back(notice.segment);
-    rings_->connect(rank, segments);
+    for (const int each : neighbours)
+      segments.push_back(means[static_cast<std::size_t>(each)].notice.segment);
+    rings_->connect(rank_, neighbours, segments);
+    if (ucx_) ucx_->connect(addresses_in(texts));
   });
-  require_success(of_all(exchange_cards("ready"), &Card::notice));
+  const auto ready = values_of<Means>(meeting.exchange("ready", text_of(own)));
+  require_success(of_all(ready, &Means::notice));
   rings_->close_file();
+  if (ucx_) ucx_->start();
+}
+
+/// In UCX, of ranks on other hosts.
+std::vector<std::string> RendezvousWorld::addresses_in(
+    const std::vector<std::string>& texts_of_means) const {
+  std::vector<std::string> addresses;
+  for (const std::string& text : texts_of_means) {
+    const int rank = static_cast<int>(addresses.size());
+    addresses.push_back(is_on_this_host(rank) ? "" : text.substr(sizeof(Means)));
+  }
+  return addresses;
+}
+
+bool RendezvousWorld::is_on_this_host(int rank) const {
+  return machines_[static_cast<std::size_t>(rank)] == machines_[static_cast<std::size_t>(rank_)];
 }
 
 std::unique_ptr<Communicator> RendezvousWorld::make_communicator(std::span<const int> ranks,
                                                                  int channel) {
-  return rings_->make_communicator(ranks, channel);
+  std::vector<int> members;  // on this host
+  for (std::size_t member = 0; member < ranks.size(); ++member) {
+    if (is_on_this_host(ranks[member])) members.push_back(static_cast<int>(member));
+  }
+  if (members.size() == ranks.size()) return rings_->make_communicator(ranks, channel);
+  return ucx_->make_communicator(ranks, channel, std::move(members));
+}
+
+void RendezvousWorld::mark_broken() noexcept {
+  if (ucx_) ucx_->give_up();
 }
 
 Task RendezvousWorld::make_window(Communicator& communicator, int tag, std::size_t segment_bytes,

@@ -7,6 +7,7 @@
 
 #include "comm/message_rings.hpp"
 #include "comm/peer_liveness.hpp"
+#include "comm/ucx_messages.hpp"
 #include "comm/world.hpp"
 #include "kolo/config.hpp"
 #include "kolo/store.hpp"
@@ -21,14 +22,14 @@ struct Rendezvous {
   std::string prefix = "kolo/";  ///< of the keys, which no other start uses
 };
 
-/// Processes of one host that find each other in a Store, whoever started them: messages, too,
-/// travel through shared memory.
+/// Processes that find each other in a Store, whoever started them. Messages travel through shared
+/// memory within a host and over UCX between hosts.
 class RendezvousWorld final : public World {
  public:
-  /// Collective. Throws InvalidArgument, on all ranks, for ranks that share no memory, and for a
-  /// rank and a size that cannot be; TimeoutError, which names the ranks that have not come within
-  /// KOLO_START_TIMEOUT; PeerLostError if one dies meanwhile; BackendError, on all ranks, if one
-  /// cannot make or map shared memory; and whatever the store throws.
+  /// Collective. Throws InvalidArgument for a rank and a size that cannot be; TimeoutError, which
+  /// names the ranks that have not come within KOLO_START_TIMEOUT; PeerLostError if one of this host
+  /// dies meanwhile; BackendError, on all ranks, if one cannot make or map shared memory, or lacks
+  /// UCX; and whatever the store throws.
   RendezvousWorld(const Config& config, const Rendezvous& rendezvous);
 
   const Topology& topology() const override { return topology_; }
@@ -37,11 +38,17 @@ class RendezvousWorld final : public World {
                    std::shared_ptr<SharedWindow>& window) override;
   Gpus* gpus() override;
   std::vector<int> dead_peers() override { return liveness_->dead(); }
-  void mark_broken() noexcept override {}  // nothing here waits for a peer
+  void mark_broken() noexcept override;
 
  private:
+  std::vector<std::string> addresses_in(const std::vector<std::string>& texts_of_means) const;
+  bool is_on_this_host(int rank) const;
+
+  const int rank_;
+  std::vector<int> machines_;  // for each rank the lowest one on its host
   Topology topology_;
   std::optional<MessageRings> rings_;
+  std::optional<UcxMessages> ucx_;  // if there are several hosts
   std::optional<PeerLiveness> liveness_;
 };
 

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 #include <utility>
@@ -131,10 +132,11 @@ JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts
                        " bytes of addresses: " + std::strerror(errno));
   }
   for (const Part& part : parts) {
-    // With an old size of 0, mremap maps the pages of a shared mapping once more.
-    void* const mapped = ::mremap(part.memory, 0, part.size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-                                  data() + part.offset);
-    if (mapped == MAP_FAILED) {
+    // With an old size of 0, mremap maps the pages of a shared mapping once more. UCX, which MPI may
+    // use, replaces the function by one that ignores the new address.
+    constexpr long kFlags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    if (::syscall(SYS_mremap, part.memory, std::size_t{0}, part.size_bytes, kFlags,
+                  data() + part.offset) == -1) {
       const int error = errno;
       ::munmap(memory_, size_bytes_);
       throw BackendError("map " + std::to_string(part.size_bytes) +

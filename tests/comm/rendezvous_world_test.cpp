@@ -18,6 +18,7 @@
 #include "base/mutex.hpp"
 #include "checkpoint/temporary_folder.hpp"
 #include "comm/file_store.hpp"
+#include "comm/ranks_of_a_store.hpp"
 #include "contract/communicator_contract.hpp"
 #include "contract/transfer_contract.hpp"
 #include "contract/window_contract.hpp"
@@ -30,58 +31,6 @@
 namespace kolo::test::rendezvous_world_test {
 
 using namespace std::chrono_literals;
-
-class StoreOfThreads final : public Store {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    const Lock lock(lock_);
-    values_[key] = value;
-    has_changed_.notify_all();
-  }
-  std::optional<std::string> get(const std::string& key,
-                                 std::chrono::milliseconds timeout) override {
-    const Lock lock(lock_);
-    const bool is_there = has_changed_.wait_for(
-        lock_, timeout, [&]() KOLO_REQUIRES(lock_) { return values_.contains(key); });
-    return is_there ? std::optional(values_[key]) : std::nullopt;
-  }
-
- private:
-  Mutex lock_;
-  std::condition_variable_any has_changed_;
-  std::map<std::string, std::string> values_ KOLO_GUARDED_BY(lock_);
-};
-
-/// Runs `body` on a thread for each rank; throws what the first one has thrown.
-void run_threads(int size, const std::function<void(int rank)>& body) {
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          body(rank);
-        } catch (...) {
-          errors[static_cast<std::size_t>(rank)] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
-
-struct RanksOfAStore {
-  static std::vector<int> sizes() { return {1, 2, 3, kIsSanitized ? 5 : 66}; }
-  static void run(int size, const std::function<void(comm::World&)>& body) {
-    const auto store = std::make_shared<StoreOfThreads>();
-    run_threads(size, [&](int rank) {
-      comm::RendezvousWorld world(Config{}, {.store = store, .rank = rank, .size = size});
-      body(world);
-    });
-  }
-};
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Rendezvous, CommunicatorContract, RanksOfAStore);
 INSTANTIATE_TYPED_TEST_SUITE_P(Rendezvous, TransferContract, RanksOfAStore);
@@ -209,39 +158,6 @@ TEST(RendezvousWorldTest, RanksThatCannotBe_AreRefused) {
     });
     expect_contains(text, "has no rank " + std::to_string(rank));
   }
-}
-
-// As another host, container or user would.
-TEST(RendezvousWorldTest, RanksThatShareNoMemory_AreRefusedOnAll) {
-  class OtherHost final : public Store {
-   public:
-    explicit OtherHost(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-    void set(const std::string& key, const std::string& value) override {
-      std::string changed = value;
-      changed[64] = changed[64] == 'x' ? 'y' : 'x';  // behind the host's name
-      store_->set(key, changed);
-    }
-    std::optional<std::string> get(const std::string& key,
-                                   std::chrono::milliseconds timeout) override {
-      return store_->get(key, timeout);
-    }
-
-   private:
-    const std::shared_ptr<Store> store_;
-  };
-  const auto store = std::make_shared<StoreOfThreads>();
-  run_threads(3, [&](int rank) {
-    const std::string text = text_thrown_by<InvalidArgument>([&] {
-      const auto seen = rank == 2 ? std::make_shared<OtherHost>(store) : nullptr;
-      comm::RendezvousWorld(Config{},
-                            {.store = seen != nullptr ? seen : std::shared_ptr<Store>(store),
-                             .rank = rank,
-                             .size = 3});
-    });
-    expect_contains(text, "rank 0 runs on ");
-    expect_contains(text, ", rank 2 on ");
-    expect_contains(text, "by mpirun");
-  });
 }
 
 // --- runtimes ---

@@ -63,7 +63,8 @@ def enter_namespaces():
 class Hosts:
     """The simulated hosts. `enter_namespaces` must be called first."""
 
-    def __init__(self, count):
+    def __init__(self, count, *, without_mpi=False):
+        self.without_mpi = without_mpi
         self.names = [f"host{chr(ord('a') + i)}" for i in range(count)]
         self._processes = []
         self._jobs = []
@@ -148,6 +149,8 @@ class Hosts:
         environment = {**os.environ, "KOLO_TEST_HOSTS": str(FOLDER), "TMPDIR": folder,
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                        "OMP_NUM_THREADS": "1", **(variables or {})}
+        if self.without_mpi:  # mpirun starts the ranks, which find each other in a folder
+            environment["KOLO_RENDEZVOUS"] = f"{folder}/rendezvous"
         agent = pathlib.Path(__file__).with_name("agent.sh")
         settings = {"plm_rsh_agent": agent, "btl": "tcp,self,vader", "mpi_yield_when_idle": "1",
                     "btl_tcp_if_include": f"{NETWORK}.0/24",

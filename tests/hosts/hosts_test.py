@@ -27,6 +27,8 @@ from hosts import FOLDER, Hosts, enter_namespaces, problem  # noqa: E402
 SKIPPED = 77
 parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
 parser.add_argument("--all", action="store_true", help="the long list, also on three hosts")
+parser.add_argument("--without-mpi", action="store_true",
+                    help="ranks find each other in a folder, and exchange messages over UCX")
 parser.add_argument("programs", type=pathlib.Path, help="folder of the test programs")
 parser.add_argument("mpirun")
 OPTIONS = parser.parse_args()
@@ -51,7 +53,7 @@ class HostsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.hosts = Hosts(cls.count)
+        cls.hosts = Hosts(cls.count, without_mpi=OPTIONS.without_mpi)
 
     @classmethod
     def tearDownClass(cls):
