@@ -29,8 +29,8 @@ struct InitOptions {
   /// The communicator to run on, as a Fortran handle, which mpi_handle() of kolo/mpi.hpp returns.
   /// Default: `store`, else KOLO_RENDEZVOUS, else MPI_COMM_WORLD under mpirun, else one rank.
   std::optional<int> communicator{};
-  /// Starts without MPI, with ranks that find each other in this store: `rank` of `size` ranks, all
-  /// on one host. Used until the Runtime is constructed. As Store says, each start needs its own,
+  /// Starts without MPI, with ranks that find each other in this store: `rank` of `size` ranks.
+  /// Between hosts this needs UCX. Used until the Runtime is constructed. As Store says, each start needs its own,
   /// also after one that failed.
   std::shared_ptr<Store> store{};
   int rank = 0;
@@ -78,14 +78,13 @@ class Runtime {
   /// the program handles it: a message to a rank that has died must not end this one.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
-  ///         intercommunicator, if ranks that find each other in a store share no host, if MPI runs
-  ///         below MPI_THREAD_SERIALIZED, if a launcher started several processes but MPI has one
+  ///         intercommunicator, if MPI runs below MPI_THREAD_SERIALIZED, if a launcher started several processes but MPI has one
   ///         rank, or if settings, process sets, algorithms, reductions or codecs differ between
   ///         ranks
   /// @throws TimeoutError if a rank does not construct its Runtime within KOLO_START_TIMEOUT. If
   ///         Kolo initializes MPI, MPI_Init waits for all processes; on a timeout the process then
   ///         ends with a message
-  /// @throws BackendError if MPI or the operating system fails; what InitOptions::store throws
+  /// @throws BackendError if MPI, UCX or the operating system fails; what InitOptions::store throws
   explicit Runtime(InitOptions options = {});
   /// Shuts down. Never throws. A rank that does not respond within KOLO_LOST_AFTER counts as lost.
   /// If an exception destroys it, the errors of the other ranks say so.

@@ -7,8 +7,8 @@ Kolo is then the default, also of init_device_mesh(), for the devices that it wa
 program names a backend, Kolo's name is "kolo".
 
 Under mpirun the import starts Kolo, which joins MPI, and sets what torchrun sets, each where it is
-absent. Otherwise init_process_group() starts it, without MPI, on ranks of one host that find each
-other in the group's store, whoever started them. The import also sets DDP_DISABLE_COMM_MEM to 0,
+absent. Otherwise init_process_group() starts it, without MPI, on ranks that find each other in the
+group's store, whoever started them. The import also sets DDP_DISABLE_COMM_MEM to 0,
 with which DDP has the backend allocate its buckets.
 """
 

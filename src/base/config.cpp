@@ -89,7 +89,8 @@ const std::array kSettings{
         "(Open MPI) or libmpi.so.12 (MPICH, Intel MPI and others), as the loader finds them."},
     Setting{
         "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
-        "A folder, new for each job, in which the ranks of a host find each other without MPI. "
+        "A folder, new for each job and seen by all hosts, in which ranks find each other without "
+        "MPI. "
         "KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a launcher sets "
         "(torchrun, srun, mpirun)."},
     Setting{

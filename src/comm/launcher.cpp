@@ -151,7 +151,7 @@ std::string problem_with_world_of_one(const Launcher& launcher) {
   return launcher.name + " started " + std::to_string(launcher.size) + " processes (" +
          launcher.size_variable + "), but MPI has one rank in each, which would all work alone. " +
          "It has loaded " + mpi_version() + ". " + launcher.advice +
-         " Without MPI, the ranks of one host start if KOLO_RENDEZVOUS names a new folder. "
+         " Without MPI, ranks start if KOLO_RENDEZVOUS names a new folder. "
          "KOLO_LAUNCHER=none makes each process a world of its own.";
 }
 

@@ -132,7 +132,7 @@ const MpiLibrary& load_mpi(const std::string& path) {
     throw InvalidArgument(
         "the ranks are to start over MPI, but no MPI library could be loaded:" + tried +
         "\nInstall Open MPI, MPICH or one of its relatives, or set KOLO_MPI_LIBRARY to the file "
-        "of its library. The ranks of one host can also start without MPI: see KOLO_RENDEZVOUS.");
+        "of its library. Ranks can also start without MPI: see KOLO_RENDEZVOUS.");
   }
   const MpiLibrary* const loaded = loaded_mpi();
   if (loaded == nullptr) {

@@ -132,8 +132,8 @@ JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts
                        " bytes of addresses: " + std::strerror(errno));
   }
   for (const Part& part : parts) {
-    // With an old size of 0, mremap maps the pages of a shared mapping once more. UCX, which MPI may
-    // use, replaces the function by one that ignores the new address.
+    // With an old size of 0, mremap maps the pages of a shared mapping once more. UCX, which MPI
+    // may use, replaces the function by one that ignores the new address.
     constexpr long kFlags = MREMAP_MAYMOVE | MREMAP_FIXED;
     if (::syscall(SYS_mremap, part.memory, std::size_t{0}, part.size_bytes, kFlags,
                   data() + part.offset) == -1) {

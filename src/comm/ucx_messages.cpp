@@ -293,8 +293,8 @@ class UcxMessages::UcxCommunicator final : public Communicator {
     return under_way;
   }
 
-  /// Of the transfers over UCX, of which none has been found unfinished since one ended, or of those
-  /// within the host.
+  /// Of the transfers over UCX, unless none was unfinished since one has ended, or of those within
+  /// the host.
   int awaited() const override {
     if (awaited_ >= 0 || local_->awaited() < 0) return awaited_;
     return members_[static_cast<std::size_t>(local_->awaited())];
