@@ -30,8 +30,8 @@ struct InitOptions {
   /// Default: `store`, else KOLO_RENDEZVOUS, else MPI_COMM_WORLD under mpirun, else one rank.
   std::optional<int> communicator{};
   /// Starts without MPI, with ranks that find each other in this store: `rank` of `size` ranks.
-  /// Between hosts this needs UCX. Used until the Runtime is constructed. As Store says, each start needs its own,
-  /// also after one that failed.
+  /// Between hosts this needs UCX. Used until the Runtime is constructed. As Store says, each start
+  /// needs its own, also after one that failed.
   std::shared_ptr<Store> store{};
   int rank = 0;
   int size = 1;
@@ -78,9 +78,9 @@ class Runtime {
   /// the program handles it: a message to a rank that has died must not end this one.
   ///
   /// @throws InvalidArgument if a setting is malformed, if the communicator is null or an
-  ///         intercommunicator, if MPI runs below MPI_THREAD_SERIALIZED, if a launcher started several processes but MPI has one
-  ///         rank, or if settings, process sets, algorithms, reductions or codecs differ between
-  ///         ranks
+  ///         intercommunicator, if MPI runs below MPI_THREAD_SERIALIZED or cannot be loaded, if a
+  ///         launcher started several processes but MPI has one rank, or if settings, process sets,
+  ///         algorithms, reductions or codecs differ between ranks
   /// @throws TimeoutError if a rank does not construct its Runtime within KOLO_START_TIMEOUT. If
   ///         Kolo initializes MPI, MPI_Init waits for all processes; on a timeout the process then
   ///         ends with a message

@@ -10,8 +10,8 @@
 
 namespace kolo::comm {
 
-/// Owns an MPI communicator. The destructor ignores errors, and frees nothing once MPI has been finalized, when
-/// all handles are invalid.
+/// Owns an MPI communicator. The destructor ignores errors, and frees nothing once MPI has been
+/// finalized, when all handles are invalid.
 class MpiComm {
  public:
   explicit MpiComm(MpiHandle handle) : handle_(handle) {}

@@ -33,11 +33,12 @@ std::unique_lock<std::recursive_mutex> lock_calls();
 /// A use of MPI.
 class Session {
  public:
-  /// Loads MPI and initializes it unless it is running, and ignores SIGPIPE from now on unless the program
-  /// handles it. Ends the process if MPI_Init waits for others for longer than `timeout`; `watch`
-  /// knows which have started. Throws InvalidArgument, naming the remedy, if the program has
-  /// finalized MPI already, if a parent of this process uses it, or if MPI runs below
-  /// MPI_THREAD_SERIALIZED: engines call it on threads of their own.
+  /// Loads MPI from the file `library`, see load_mpi, and initializes it, unless it is running, and
+  /// ignores SIGPIPE from now on unless the program handles it. Ends the process if MPI_Init waits
+  /// for others for longer than `timeout`; `watch` knows which have started. Throws
+  /// InvalidArgument, naming the remedy, if there is no MPI, if the program has finalized it
+  /// already, if a parent of this process uses it, or if it runs below MPI_THREAD_SERIALIZED:
+  /// engines call it on threads of their own.
   Session(const std::string& library, StartWatch& watch, std::chrono::nanoseconds timeout);
   Session(const Session&) = delete;  // sessions are counted
   Session& operator=(const Session&) = delete;

@@ -35,8 +35,8 @@ std::array<const char*, 3> known_names() {
   return {kOpenMpi, kMpich, kMpichOfDebian};
 }
 
-/// The folders of libraries beside the program that has started this process: the MPI of this mpirun
-/// is the one to take, and if it is not among the system's, the loader does not find it.
+/// The folders of libraries beside the program that has started this process. The MPI of this
+/// mpirun is the one to take, and the loader finds it only if it is among the system's.
 std::vector<std::filesystem::path> folders_of_launcher() {
   std::error_code none;
   const std::filesystem::path launcher =

@@ -4,8 +4,8 @@
 #include <string>
 #include <type_traits>
 
-/// The MPI library of this process. Kolo is built without one: it looks for it when ranks start over
-/// MPI, so that one program runs with any, and where there is none.
+/// The MPI library of this process. Kolo is built without one, and looks for it when ranks start
+/// over MPI, so that one program runs with any, and where there is none.
 ///
 /// MPI's functions are the same everywhere. Its types and constants are those of one of two ABIs:
 /// Open MPI's, or that of MPICH, which Intel MPI, MVAPICH and Cray MPICH share. Both have stayed as
@@ -164,8 +164,8 @@ class MpiLibrary {
   }
 };
 
-/// The library that the process has: the program is linked with it, or has loaded it, or `load` has.
-/// Null if there is none. Throws InvalidArgument if it has neither ABI.
+/// The library that the process has: that of the program, or what `load_mpi` has loaded. Null if
+/// there is none. Throws InvalidArgument if it has neither ABI.
 const MpiLibrary* loaded_mpi();
 
 /// Returns it, or loads one: the file `path`, or if that is "auto" the MPI of the mpirun that has

@@ -28,8 +28,8 @@ class RendezvousWorld final : public World {
  public:
   /// Collective. Throws InvalidArgument for a rank and a size that cannot be; TimeoutError, which
   /// names the ranks that have not come within KOLO_START_TIMEOUT; PeerLostError if one of this
-  /// host dies meanwhile; BackendError, on all ranks, if one cannot make or map shared memory, or lacks
-  /// UCX; and whatever the store throws.
+  /// host dies meanwhile; BackendError, on all ranks, if one cannot make or map shared memory or
+  /// lacks UCX; and whatever the store throws.
   RendezvousWorld(const Config& config, const Rendezvous& rendezvous);
 
   const Topology& topology() const override { return topology_; }

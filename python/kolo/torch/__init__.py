@@ -3,8 +3,9 @@
     import kolo.torch as hvd
     hvd.init()
 
-Programs are started by mpirun, or by torchrun or whatever sets its variables; without either there is one rank. Names, arguments and defaults are
-Horovod's; docs/python-horovod.md lists what behaves differently.
+Programs are started by mpirun, or by torchrun or whatever sets its variables; without either there
+is one rank. Names, arguments and defaults are Horovod's; docs/python-horovod.md lists what behaves
+differently.
 """
 
 import re
