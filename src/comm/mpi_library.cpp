@@ -24,7 +24,7 @@ constexpr const char* kMpichOfDebian = "libmpich.so.12";
 // Its functions must be seen by all: by MPI's own plug-ins, and by tools that intercept them.
 constexpr int kMode = RTLD_NOW | RTLD_GLOBAL;
 
-std::atomic<const MpiLibrary*> found{nullptr};
+std::atomic<const MpiLibrary*> the_library{nullptr};
 
 bool has_mpi() { return find_symbol("MPI_Init_thread") != nullptr; }
 
@@ -110,10 +110,10 @@ MpiHandle MpiLibrary::comm_f2c(int fortran) const {
 }
 
 const MpiLibrary* loaded_mpi() {
-  if (found != nullptr) return found;
+  if (the_library != nullptr) return the_library;
   static Mutex lock;
   const Lock guard(lock);
-  if (found != nullptr) return found;
+  if (the_library != nullptr) return the_library;
   // A plug-in may have loaded it for itself alone.
   for (const char* name : known_names()) {
     if (has_mpi()) break;
@@ -121,8 +121,8 @@ const MpiLibrary* loaded_mpi() {
   }
   if (!has_mpi()) return nullptr;
   check_abi();
-  found = new MpiLibrary;  // as long as the process, whose end may still call MPI
-  return found;
+  the_library = new MpiLibrary;  // as long as the process, whose end may still call MPI
+  return the_library;
 }
 
 const MpiLibrary& load_mpi(const std::string& path) {
@@ -143,7 +143,7 @@ const MpiLibrary& load_mpi(const std::string& path) {
   return *loaded;
 }
 
-const MpiLibrary& mpi() { return *found; }
+const MpiLibrary& mpi() { return *the_library; }
 
 std::string mpi_version() {
   const MpiLibrary* const mpi = loaded_mpi();

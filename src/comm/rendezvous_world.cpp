@@ -154,6 +154,35 @@ std::vector<Value> of_all(const std::vector<T>& items, Value T::* field) {
   return values;
 }
 
+Topology topology_of(const std::vector<Card>& cards, const std::vector<int>& machines, int rank,
+                     int fake_nodes) {
+  const int size = static_cast<int>(cards.size());
+  Topology topology =
+      Topology::from_nodes(rank, fake_nodes > 0 ? contiguous_nodes(size, fake_nodes) : machines);
+  for (const Card& card : cards) topology.host_of_rank.emplace_back(card.host.data());
+  topology.shares_cores = shares_cores(of_all(cards, &Card::cores), machines, rank);
+  return topology;
+}
+
+/// The ranks on this host, this one among them.
+std::vector<int> neighbours_of(const std::vector<int>& machines, int rank) {
+  std::vector<int> neighbours;
+  for (std::size_t other = 0; other < machines.size(); ++other) {
+    const bool is_here = machines[other] == machines[static_cast<std::size_t>(rank)];
+    if (is_here) neighbours.push_back(static_cast<int>(other));
+  }
+  return neighbours;
+}
+
+std::vector<PeerLiveness::Peer> peers_of(const std::vector<Card>& cards,
+                                         const std::vector<int>& neighbours, int rank) {
+  std::vector<PeerLiveness::Peer> peers;
+  for (const int other : neighbours) {
+    if (other != rank) peers.push_back({other, cards[static_cast<std::size_t>(other)].pid});
+  }
+  return peers;
+}
+
 }  // namespace
 
 RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous)
@@ -162,30 +191,19 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
   Meeting meeting(rendezvous, config.start_timeout);
   const auto cards = values_of<Card>(meeting.exchange("start", text_of(own_card())));
   machines_ = machines_of(cards);
-  topology_ = Topology::from_nodes(rank_, config.fake_nodes > 0
-                                              ? contiguous_nodes(rendezvous.size, config.fake_nodes)
-                                              : machines_);
-  for (const Card& card : cards) topology_.host_of_rank.emplace_back(card.host.data());
-  topology_.shares_cores = shares_cores(of_all(cards, &Card::cores), machines_, rank_);
-
-  std::vector<int> neighbours;  // on this host, this rank among them
-  std::vector<PeerLiveness::Peer> peers;
-  for (int other = 0; other < rendezvous.size; ++other) {
-    if (!is_on_this_host(other)) continue;
-    neighbours.push_back(other);
-    if (other != rank_) peers.push_back({other, cards[static_cast<std::size_t>(other)].pid});
-  }
+  topology_ = topology_of(cards, machines_, rank_, config.fake_nodes);
+  const std::vector<int> neighbours = neighbours_of(machines_, rank_);
   Means own;
   if (config.share_gpu) own.gpu = usual_gpu(topology_.local_rank);
   own.notice.attempt([&] {
-    liveness_.emplace(peers);
+    liveness_.emplace(peers_of(cards, neighbours, rank_));
     rings_.emplace(static_cast<int>(neighbours.size()));
     own.notice.segment = rings_->address();
     if (neighbours.size() < cards.size()) ucx_.emplace(rank_, *rings_);
   });
   const auto texts = meeting.exchange("means", text_of(own) + (ucx_ ? ucx_->address() : ""));
   const auto means = values_of<Means>(texts);
-  require_success(of_all(means, &Means::notice));
+  require_success(of_all(means, &Means::notice), "the start");
   if (config.share_gpu) let_ranks_share_gpus(of_all(means, &Means::gpu));
 
   meeting.watch(*liveness_);
@@ -197,7 +215,7 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
     if (ucx_) ucx_->connect(addresses_in(texts));
   });
   const auto ready = values_of<Means>(meeting.exchange("ready", text_of(own)));
-  require_success(of_all(ready, &Means::notice));
+  require_success(of_all(ready, &Means::notice), "the start");
   rings_->close_file();
   if (ucx_) ucx_->start();
 }

@@ -147,10 +147,10 @@ JoinedMapping::JoinedMapping(std::size_t size_bytes, std::span<const Part> parts
 
 JoinedMapping::~JoinedMapping() { ::munmap(memory_, size_bytes_); }
 
-void require_success(std::span<const Notice> all) {
+void require_success(std::span<const Notice> all, const std::string& what) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].failure[0] == '\0') continue;
-    throw BackendError("shared memory on rank " + std::to_string(rank) +
+    throw BackendError(what + " on rank " + std::to_string(rank) +
                        " of the set: " + std::string(all[rank].failure.data()));
   }
 }

@@ -92,8 +92,9 @@ struct Notice {
   }
 };
 
-/// Throws BackendError if any rank has failed, with the text of the first. `all` is in rank order.
-void require_success(std::span<const Notice> all);
+/// Throws BackendError if any rank has failed at `what`, with the text of the first. `all` is in
+/// rank order.
+void require_success(std::span<const Notice> all, const std::string& what = "shared memory");
 
 /// Maps the segment. Throws BackendError, also if its path leads to another one.
 Mapping open_segment(const SegmentAddress& address);

@@ -51,28 +51,39 @@ void* symbol(const char* name) {
   throw BackendError(std::string("libucp.so.0 has no ") + name + ": Kolo needs UCX 1.11 or newer");
 }
 
+template <class Signature>
+class Symbol;
+
+template <class Result, class... Parameters>
+class Symbol<Result(Parameters...)> {
+ public:
+  explicit Symbol(const char* name)
+      : address_(reinterpret_cast<Result (*)(Parameters...)>(symbol(name))) {}
+  Result operator()(Parameters... arguments) const { return address_(arguments...); }
+
+ private:
+  Result (*address_)(Parameters...);
+};
+
 /// The functions of UCX that are used here.
 struct Ucx {
-#define KOLO_UCX(function) \
-  decltype(&::function) function = reinterpret_cast<decltype(&::function)>(symbol(#function))
-  KOLO_UCX(ucp_cleanup);
-  KOLO_UCX(ucp_ep_close_nbx);
-  KOLO_UCX(ucp_ep_create);
-  KOLO_UCX(ucp_init_version);
-  KOLO_UCX(ucp_request_cancel);
-  KOLO_UCX(ucp_request_check_status);
-  KOLO_UCX(ucp_request_free);
-  KOLO_UCX(ucp_tag_probe_nb);
-  KOLO_UCX(ucp_tag_recv_nbx);
-  KOLO_UCX(ucp_tag_recv_request_test);
-  KOLO_UCX(ucp_tag_send_nbx);
-  KOLO_UCX(ucp_worker_create);
-  KOLO_UCX(ucp_worker_destroy);
-  KOLO_UCX(ucp_worker_get_address);
-  KOLO_UCX(ucp_worker_progress);
-  KOLO_UCX(ucp_worker_release_address);
-  KOLO_UCX(ucs_status_string);
-#undef KOLO_UCX
+  Symbol<decltype(ucp_cleanup)> cleanup{"ucp_cleanup"};
+  Symbol<decltype(ucp_ep_close_nbx)> ep_close_nbx{"ucp_ep_close_nbx"};
+  Symbol<decltype(ucp_ep_create)> ep_create{"ucp_ep_create"};
+  Symbol<decltype(ucp_init_version)> init_version{"ucp_init_version"};
+  Symbol<decltype(ucp_request_cancel)> request_cancel{"ucp_request_cancel"};
+  Symbol<decltype(ucp_request_check_status)> request_check_status{"ucp_request_check_status"};
+  Symbol<decltype(ucp_request_free)> request_free{"ucp_request_free"};
+  Symbol<decltype(ucp_tag_probe_nb)> tag_probe_nb{"ucp_tag_probe_nb"};
+  Symbol<decltype(ucp_tag_recv_nbx)> tag_recv_nbx{"ucp_tag_recv_nbx"};
+  Symbol<decltype(ucp_tag_recv_request_test)> tag_recv_request_test{"ucp_tag_recv_request_test"};
+  Symbol<decltype(ucp_tag_send_nbx)> tag_send_nbx{"ucp_tag_send_nbx"};
+  Symbol<decltype(ucp_worker_create)> worker_create{"ucp_worker_create"};
+  Symbol<decltype(ucp_worker_destroy)> worker_destroy{"ucp_worker_destroy"};
+  Symbol<decltype(ucp_worker_get_address)> worker_get_address{"ucp_worker_get_address"};
+  Symbol<decltype(ucp_worker_progress)> worker_progress{"ucp_worker_progress"};
+  Symbol<decltype(ucp_worker_release_address)> worker_release_address{"ucp_worker_release_address"};
+  Symbol<decltype(ucs_status_string)> status_string{"ucs_status_string"};
 };
 
 const Ucx& ucx() {
@@ -82,7 +93,7 @@ const Ucx& ucx() {
 
 void check(ucs_status_t status, const char* call) {
   if (status == UCS_OK) return;
-  throw BackendError(std::string(call) + " failed: " + ucx().ucs_status_string(status));
+  throw BackendError(std::string(call) + " failed: " + ucx().status_string(status));
 }
 
 }  // namespace
@@ -97,17 +108,17 @@ class UcxMessages::Worker {
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = UCP_FEATURE_TAG;
-    check(ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, nullptr, &context_),
+    check(ucx().init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, nullptr, &context_),
           "ucp_init");
     ucp_worker_params_t worker_params{};
     worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     worker_params.thread_mode = UCS_THREAD_MODE_MULTI;
-    check(ucx().ucp_worker_create(context_, &worker_params, &worker_), "ucp_worker_create");
+    check(ucx().worker_create(context_, &worker_params, &worker_), "ucp_worker_create");
     ucp_address_t* address = nullptr;
     std::size_t bytes = 0;
-    check(ucx().ucp_worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
+    check(ucx().worker_get_address(worker_, &address, &bytes), "ucp_worker_get_address");
     address_.assign(reinterpret_cast<const char*>(address), bytes);
-    ucx().ucp_worker_release_address(worker_, address);
+    ucx().worker_release_address(worker_, address);
   }
   Worker(const Worker&) = delete;  // UCX knows the addresses of its connections
   Worker& operator=(const Worker&) = delete;
@@ -117,14 +128,14 @@ class UcxMessages::Worker {
     for (const std::unique_ptr<Connection>& connection : connections_) {
       if (connection != nullptr) close(*connection);
     }
-    ucx().ucp_worker_destroy(worker_);
-    ucx().ucp_cleanup(context_);
+    ucx().worker_destroy(worker_);
+    ucx().cleanup(context_);
   }
 
   int rank() const { return rank_; }
   const std::string& address() const { return address_; }
   void set_waits_for_others(bool waits) noexcept { waits_for_others_ = waits; }
-  void progress() { ucx().ucp_worker_progress(worker_); }
+  void progress() { ucx().worker_progress(worker_); }
 
   void connect(std::span<const std::string> addresses) {
     for (const std::string& address : addresses) {
@@ -139,7 +150,7 @@ class UcxMessages::Worker {
         static_cast<Connection*>(connection)->is_broken = true;
       };
       params.err_handler.arg = connections_.back().get();
-      check(ucx().ucp_ep_create(worker_, &params, &connections_.back()->endpoint), "ucp_ep_create");
+      check(ucx().ep_create(worker_, &params, &connections_.back()->endpoint), "ucp_ep_create");
     }
   }
 
@@ -148,20 +159,20 @@ class UcxMessages::Worker {
   /// Null: it has been sent.
   ucs_status_ptr_t send(std::span<const std::byte> data, int destination, std::uint64_t tag) {
     ucp_request_param_t param{};
-    return ucx().ucp_tag_send_nbx(connection_to(destination).endpoint, data.data(), data.size(),
-                                  tag, &param);
+    return ucx().tag_send_nbx(connection_to(destination).endpoint, data.data(), data.size(), tag,
+                              &param);
   }
   ucs_status_ptr_t receive(std::span<std::byte> data, std::uint64_t tag) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    return ucx().ucp_tag_recv_nbx(worker_, data.data(), data.size(), tag, kAll, &param);
+    return ucx().tag_recv_nbx(worker_, data.data(), data.size(), tag, kAll, &param);
   }
   std::optional<ucp_tag_recv_info_t> probe(std::uint64_t tag) {
     ucp_tag_recv_info_t info;
-    if (ucx().ucp_tag_probe_nb(worker_, tag, kAnySource, /*remove=*/0, &info) == nullptr) return {};
+    if (ucx().tag_probe_nb(worker_, tag, kAnySource, /*remove=*/0, &info) == nullptr) return {};
     return info;
   }
-  void cancel(ucs_status_ptr_t request) { ucx().ucp_request_cancel(worker_, request); }
+  void cancel(ucs_status_ptr_t request) { ucx().request_cancel(worker_, request); }
 
  private:
   struct Connection {
@@ -191,11 +202,11 @@ class UcxMessages::Worker {
     while (!waiting.empty() && !deadline.has_passed()) {
       progress();
       const auto has_ended = [&](const Last& last) {
-        if (ucx().ucp_request_check_status(last.request) == UCS_INPROGRESS) {
+        if (ucx().request_check_status(last.request) == UCS_INPROGRESS) {
           if (!is_broken(last.peer)) return false;
           cancel(last.request);
         }
-        ucx().ucp_request_free(last.request);
+        ucx().request_free(last.request);
         return true;
       };
       if (std::erase_if(waiting, has_ended) == 0) std::this_thread::sleep_for(kPause);
@@ -207,13 +218,13 @@ class UcxMessages::Worker {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    const ucs_status_ptr_t closing = ucx().ucp_ep_close_nbx(connection.endpoint, &param);
+    const ucs_status_ptr_t closing = ucx().ep_close_nbx(connection.endpoint, &param);
     if (!UCS_PTR_IS_PTR(closing)) return;
     const Deadline deadline = Deadline::after(kLongestArrival);
-    while (ucx().ucp_request_check_status(closing) == UCS_INPROGRESS && !deadline.has_passed()) {
+    while (ucx().request_check_status(closing) == UCS_INPROGRESS && !deadline.has_passed()) {
       progress();
     }
-    ucx().ucp_request_free(closing);
+    ucx().request_free(closing);
   }
 
   const CreatorProcess creator_;
@@ -344,14 +355,14 @@ class UcxMessages::UcxCommunicator final : public Communicator {
     ucp_tag_recv_info_t info{};
     ucs_status_t status = UCS_INPROGRESS;
     if (!slot.never_ends) {
-      status = slot.is_receive ? ucx().ucp_tag_recv_request_test(slot.request, &info)
-                               : ucx().ucp_request_check_status(slot.request);
+      status = slot.is_receive ? ucx().tag_recv_request_test(slot.request, &info)
+                               : ucx().request_check_status(slot.request);
     }
     if (status == UCS_INPROGRESS) {
       awaited_ = slot.peer;
       return false;
     }
-    ucx().ucp_request_free(std::exchange(slot.request, nullptr));
+    ucx().request_free(std::exchange(slot.request, nullptr));
     const int peer = ranks_[static_cast<std::size_t>(slot.peer)];
     const bool is_truncated = status == UCS_ERR_MESSAGE_TRUNCATED;
     if (status != UCS_OK && !is_truncated) {
@@ -363,7 +374,7 @@ class UcxMessages::UcxCommunicator final : public Communicator {
     if (status == UCS_OK && (!slot.is_receive || info.length == slot.bytes)) return true;
     if (status != UCS_OK && !is_truncated) {
       throw BackendError((slot.is_receive ? "receive from" : "send to") + std::string(" rank ") +
-                         std::to_string(peer) + " failed: " + ucx().ucs_status_string(status));
+                         std::to_string(peer) + " failed: " + ucx().status_string(status));
     }
     throw BackendError("receive from rank " + std::to_string(peer) + ": expected " +
                        std::to_string(slot.bytes) + " bytes, got " +
@@ -378,8 +389,8 @@ class UcxMessages::UcxCommunicator final : public Communicator {
   /// UCX no longer uses the memory.
   static bool has_ended(Slot& slot) {
     if (slot.request == nullptr) return true;
-    if (ucx().ucp_request_check_status(slot.request) == UCS_INPROGRESS) return false;
-    ucx().ucp_request_free(std::exchange(slot.request, nullptr));
+    if (ucx().request_check_status(slot.request) == UCS_INPROGRESS) return false;
+    ucx().request_free(std::exchange(slot.request, nullptr));
     return true;
   }
 

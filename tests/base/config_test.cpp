@@ -256,7 +256,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 18u);
+  EXPECT_EQ(variables.size(), 19u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");
