@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "comm/launcher.hpp"
 #include "comm/rendezvous_world.hpp"
 #include "kolo/store.hpp"
 #include "support/sanitizers.hpp"
@@ -42,6 +43,7 @@ class StoreOfThreads final : public Store {
 
 /// Runs `body` on a thread for each rank; throws what the first one has thrown.
 inline void run_threads(int size, const std::function<void(int rank)>& body) {
+  comm::note_start(std::nullopt);  // sets a variable, while no thread reads any
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   {
     std::vector<std::jthread> threads;
