@@ -93,6 +93,7 @@ PYBIND11_MODULE(_kolo, module) {
   module.def("cross_size", &kolo::cross_size);
   module.def("is_homogeneous", &kolo::is_homogeneous);
   module.def("build_info", &kolo::build_info);
+  module.def("mpi_enabled", &kolo::comm::mpi_environment::is_running);
   module.def("mpi_threads_supported", &kolo::comm::mpi_environment::has_any_thread);
   module.def("start_timeline", &kolo::start_timeline, WithoutLock());
   module.def("stop_timeline", &kolo::stop_timeline, WithoutLock());

@@ -84,9 +84,10 @@ const std::array kSettings{
         "initialized MPI or passes a store."},
     Setting{
         "KOLO_MPI_LIBRARY", &Config::mpi_library, 0, 0,
-        "File of the MPI library, which is loaded when ranks start over MPI. auto: the one that "
-        "the program has loaded; else that of the mpirun that started it; else libmpi.so.40 "
-        "(Open MPI) or libmpi.so.12 (MPICH, Intel MPI and others), as the loader finds them."},
+        "File of the MPI library, which is loaded when ranks start over MPI, unless the program "
+        "has "
+        "one. auto: that of the mpirun that started the program; else libmpi.so.40 (Open MPI) or "
+        "libmpi.so.12 (MPICH, Intel MPI and others), as the loader finds them."},
     Setting{
         "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
         "A folder, new for each job and seen by all hosts, in which ranks find each other without "

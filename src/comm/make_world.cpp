@@ -17,6 +17,7 @@ namespace kolo::comm {
 namespace {
 
 MpiHandle communicator_of(int handle) {
+  require_known_abi();
   if (!mpi_environment::is_running()) {
     throw InvalidArgument(
         "InitOptions::communicator is given, but MPI is not running. Call MPI_Init_thread first, "

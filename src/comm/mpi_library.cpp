@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <dlfcn.h>
 #include <filesystem>
+#include <link.h>
 #include <string_view>
 #include <system_error>
 #include <unistd.h>
@@ -26,7 +27,8 @@ constexpr int kMode = RTLD_NOW | RTLD_GLOBAL;
 
 std::atomic<const MpiLibrary*> the_library{nullptr};
 
-bool has_mpi() { return find_symbol("MPI_Init_thread") != nullptr; }
+/// Tools that intercept MPI's functions define their names, but not these.
+bool has_mpi() { return find_symbol("PMPI_Init_thread") != nullptr; }
 
 /// In the order in which they are tried.
 std::array<const char*, 3> known_names() {
@@ -65,14 +67,53 @@ bool opens_any(std::string& tried) {
   return false;
 }
 
-void check_abi() {
+/// Lets all see the MPI that a plug-in, such as mpi4py, has loaded for itself alone.
+void show_loaded() {
+  std::vector<std::string> files;
+  const auto look = [](dl_phdr_info* object, std::size_t, void* found) {
+    const std::string_view file(object->dlpi_name);
+    const bool is_mpi = file.substr(file.rfind('/') + 1).starts_with("libmpi");
+    if (is_mpi) static_cast<std::vector<std::string>*>(found)->emplace_back(file);
+    return 0;
+  };
+  ::dl_iterate_phdr(look, &files);
+  for (const std::string& file : files) ::dlopen(file.c_str(), kMode | RTLD_NOLOAD);
+}
+
+/// What the library says of itself: its name is in the first line.
+std::string version_text() {
+  std::array<char, 8192> text{};
+  int length = 0;
+  const auto get =
+      reinterpret_cast<int (*)(char*, int*)>(function_of_mpi("MPI_Get_library_version"));
+  get(text.data(), &length);
+  return text.data();  // some libraries count the final zero in `length`
+}
+
+std::string mpi_name() {
+  const std::string text = version_text();
+  return text.substr(0, text.find('\n'));
+}
+
+enum class Abi { OpenMpi, Mpich, Unknown };
+
+Abi find_abi() {
   // MPICH 5 has a library with the ABI of the MPI standard beside the one with its own.
   Dl_info file{};
-  if (::dladdr(find_symbol("MPI_Init_thread"), &file) == 0 || file.dli_fname == nullptr) return;
-  if (std::string_view(file.dli_fname).find("libmpi_abi") == std::string_view::npos) return;
-  throw InvalidArgument(std::string("this process has loaded ") + file.dli_fname +
-                        ". Kolo knows the ABIs of Open MPI and of MPICH, not that of this library. "
-                        "Link the program with libmpi.so, or do not link it with MPI.");
+  ::dladdr(find_symbol("PMPI_Init_thread"), &file);
+  const std::string_view name = file.dli_fname != nullptr ? file.dli_fname : "";
+  const std::string text = version_text();
+  const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
+  if (says("MPICH") || says("Intel(R) MPI") || says("MVAPICH")) {
+    return name.find("libmpi_abi") == std::string_view::npos ? Abi::Mpich : Abi::Unknown;
+  }
+  return find_symbol("ompi_mpi_comm_world") != nullptr ? Abi::OpenMpi : Abi::Unknown;
+}
+
+/// There must be an MPI.
+Abi abi() {
+  static const Abi found = find_abi();
+  return found;
 }
 
 }  // namespace
@@ -85,9 +126,13 @@ void* function_of_mpi(const char* name) {
                         ". Kolo needs MPI 3.0 or newer.");
 }
 
-bool is_open_mpi() {
-  static const bool is = find_symbol("ompi_mpi_comm_world") != nullptr;
-  return is;
+bool is_open_mpi() { return abi() == Abi::OpenMpi; }
+
+void require_known_abi() {
+  if (!has_mpi() || abi() != Abi::Unknown) return;
+  throw InvalidArgument("this process has loaded " + mpi_name() +
+                        ". Kolo knows the ABIs of Open MPI and of MPICH, not that of this library. "
+                        "Link the program with the libmpi.so of one of them, or with none.");
 }
 
 void throw_mpi_error(int code, const char* function) {
@@ -114,19 +159,15 @@ const MpiLibrary* loaded_mpi() {
   static Mutex lock;
   const Lock guard(lock);
   if (the_library != nullptr) return the_library;
-  // A plug-in may have loaded it for itself alone.
-  for (const char* name : known_names()) {
-    if (has_mpi()) break;
-    ::dlopen(name, kMode | RTLD_NOLOAD);
-  }
-  if (!has_mpi()) return nullptr;
-  check_abi();
+  if (!has_mpi()) show_loaded();
+  if (!has_mpi() || abi() == Abi::Unknown) return nullptr;
   the_library = new MpiLibrary;  // as long as the process, whose end may still call MPI
   return the_library;
 }
 
 const MpiLibrary& load_mpi(const std::string& path) {
   if (const MpiLibrary* const loaded = loaded_mpi(); loaded != nullptr) return *loaded;
+  require_known_abi();
   std::string tried;
   if (path == "auto" ? !opens_any(tried) : !opens(path, tried)) {
     throw InvalidArgument(
@@ -134,6 +175,7 @@ const MpiLibrary& load_mpi(const std::string& path) {
         "\nInstall Open MPI, MPICH or one of its relatives, or set KOLO_MPI_LIBRARY to the file "
         "of its library. Ranks can also start without MPI: see KOLO_RENDEZVOUS.");
   }
+  require_known_abi();
   const MpiLibrary* const loaded = loaded_mpi();
   if (loaded == nullptr) {
     throw InvalidArgument("KOLO_MPI_LIBRARY is " + path +
@@ -145,14 +187,6 @@ const MpiLibrary& load_mpi(const std::string& path) {
 
 const MpiLibrary& mpi() { return *the_library; }
 
-std::string mpi_version() {
-  const MpiLibrary* const mpi = loaded_mpi();
-  if (mpi == nullptr) return "none is loaded";
-  std::array<char, 8192> text{};
-  int length = 0;
-  mpi->get_library_version(text.data(), &length);
-  const std::string_view all(text.data());  // some libraries count the final zero in `length`
-  return std::string(all.substr(0, all.find('\n')));
-}
+std::string mpi_version() { return loaded_mpi() != nullptr ? mpi_name() : "none is loaded"; }
 
 }  // namespace kolo::comm

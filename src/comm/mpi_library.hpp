@@ -165,8 +165,11 @@ class MpiLibrary {
 };
 
 /// The library that the process has: that of the program, or what `load_mpi` has loaded. Null if
-/// there is none. Throws InvalidArgument if it has neither ABI.
+/// there is none, or one with another ABI. Any thread.
 const MpiLibrary* loaded_mpi();
+
+/// Throws InvalidArgument if the process has an MPI with another ABI.
+void require_known_abi();
 
 /// Returns it, or loads one: the file `path`, or if that is "auto" the MPI of the mpirun that has
 /// started this process, or the first one that the dynamic loader finds. Throws InvalidArgument,

@@ -15,6 +15,7 @@
 
 #include "base/creator_process.hpp"
 #include "base/deadline.hpp"
+#include "base/mutex.hpp"
 #include "comm/message_bounds.hpp"
 #include "kolo/error.hpp"
 
@@ -40,14 +41,17 @@ constexpr std::uint64_t ucx_tag(std::uint32_t channel, int source, int tag) {
 }
 
 void* symbol(const char* name) {
-  static void* const library = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
+  struct Library {
+    void* handle = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+    std::string error = handle == nullptr ? ::dlerror() : "";
+  };
+  static const Library library;
+  if (library.handle == nullptr) {
     throw BackendError(
-        std::string("ranks on several hosts that MPI does not connect need UCX, which "
-                    "cannot be loaded: ") +
-        ::dlerror() + ". Install it (Debian: libucx0), or start the program by mpirun");
+        "ranks on several hosts that MPI does not connect need UCX, which cannot be loaded: " +
+        library.error + ". Install it (Debian: libucx0), or start the program by mpirun");
   }
-  if (void* const found = ::dlsym(library, name); found != nullptr) return found;
+  if (void* const found = ::dlsym(library.handle, name); found != nullptr) return found;
   throw BackendError(std::string("libucp.so.0 has no ") + name + ": Kolo needs UCX 1.11 or newer");
 }
 
@@ -112,7 +116,7 @@ class UcxMessages::Worker {
           "ucp_init");
     ucp_worker_params_t worker_params{};
     worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    worker_params.thread_mode = UCS_THREAD_MODE_MULTI;
+    worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under `lock_`
     check(ucx().worker_create(context_, &worker_params, &worker_), "ucp_worker_create");
     ucp_address_t* address = nullptr;
     std::size_t bytes = 0;
@@ -135,7 +139,10 @@ class UcxMessages::Worker {
   int rank() const { return rank_; }
   const std::string& address() const { return address_; }
   void set_waits_for_others(bool waits) noexcept { waits_for_others_ = waits; }
-  void progress() { ucx().worker_progress(worker_); }
+  void progress() {
+    const Lock lock(lock_);
+    ucx().worker_progress(worker_);
+  }
 
   void connect(std::span<const std::string> addresses) {
     for (const std::string& address : addresses) {
@@ -158,21 +165,35 @@ class UcxMessages::Worker {
 
   /// Null: it has been sent.
   ucs_status_ptr_t send(std::span<const std::byte> data, int destination, std::uint64_t tag) {
+    const Lock lock(lock_);
     ucp_request_param_t param{};
     return ucx().tag_send_nbx(connection_to(destination).endpoint, data.data(), data.size(), tag,
                               &param);
   }
   ucs_status_ptr_t receive(std::span<std::byte> data, std::uint64_t tag) {
+    const Lock lock(lock_);
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     return ucx().tag_recv_nbx(worker_, data.data(), data.size(), tag, kAll, &param);
   }
   std::optional<ucp_tag_recv_info_t> probe(std::uint64_t tag) {
+    const Lock lock(lock_);
     ucp_tag_recv_info_t info;
     if (ucx().tag_probe_nb(worker_, tag, kAnySource, /*remove=*/0, &info) == nullptr) return {};
     return info;
   }
-  void cancel(ucs_status_ptr_t request) { ucx().request_cancel(worker_, request); }
+  void cancel(ucs_status_ptr_t request) {
+    const Lock lock(lock_);
+    ucx().request_cancel(worker_, request);
+  }
+  /// Once it has ended, frees it and sets it to null. `info`, of a receive, may be null.
+  ucs_status_t test(ucs_status_ptr_t& request, ucp_tag_recv_info_t* info = nullptr) {
+    const Lock lock(lock_);
+    const ucs_status_t status = info != nullptr ? ucx().tag_recv_request_test(request, info)
+                                                : ucx().request_check_status(request);
+    if (status != UCS_INPROGRESS) ucx().request_free(std::exchange(request, nullptr));
+    return status;
+  }
 
  private:
   struct Connection {
@@ -201,13 +222,10 @@ class UcxMessages::Worker {
     }
     while (!waiting.empty() && !deadline.has_passed()) {
       progress();
-      const auto has_ended = [&](const Last& last) {
-        if (ucx().request_check_status(last.request) == UCS_INPROGRESS) {
-          if (!is_broken(last.peer)) return false;
-          cancel(last.request);
-        }
-        ucx().request_free(last.request);
-        return true;
+      const auto has_ended = [&](Last& last) {
+        if (test(last.request) != UCS_INPROGRESS) return true;
+        if (is_broken(last.peer)) cancel(last.request);
+        return false;
       };
       if (std::erase_if(waiting, has_ended) == 0) std::this_thread::sleep_for(kPause);
     }
@@ -218,17 +236,15 @@ class UcxMessages::Worker {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    const ucs_status_ptr_t closing = ucx().ep_close_nbx(connection.endpoint, &param);
+    ucs_status_ptr_t closing = ucx().ep_close_nbx(connection.endpoint, &param);
     if (!UCS_PTR_IS_PTR(closing)) return;
     const Deadline deadline = Deadline::after(kLongestArrival);
-    while (ucx().request_check_status(closing) == UCS_INPROGRESS && !deadline.has_passed()) {
-      progress();
-    }
-    ucx().request_free(closing);
+    while (test(closing) == UCS_INPROGRESS && !deadline.has_passed()) progress();
   }
 
   const CreatorProcess creator_;
   const int rank_;
+  Mutex lock_;  // of all calls of UCX: some builds of it take none themselves
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
@@ -346,37 +362,32 @@ class UcxMessages::UcxCommunicator final : public Communicator {
   }
 
   bool test(std::uint64_t token) override {
-    rings_.progress();
     Slot& slot = slots_[token];
+    try {
+      rings_.progress();
+    } catch (...) {  // no test follows
+      abandon(token);
+      throw;
+    }
     if (slot.request == nullptr && !slot.never_ends) {  // a send that `give_up_receives` saw end
       free_.push_back(token);
       return true;
     }
     ucp_tag_recv_info_t info{};
     ucs_status_t status = UCS_INPROGRESS;
-    if (!slot.never_ends) {
-      status = slot.is_receive ? ucx().tag_recv_request_test(slot.request, &info)
-                               : ucx().request_check_status(slot.request);
-    }
-    if (status == UCS_INPROGRESS) {
+    if (!slot.never_ends) status = worker_.test(slot.request, slot.is_receive ? &info : nullptr);
+    const bool is_truncated = status == UCS_ERR_MESSAGE_TRUNCATED;
+    // Any other error is that of a connection, and comes before UCX tells that it is broken.
+    if (status != UCS_OK && !is_truncated) {
+      slot.never_ends = slot.never_ends || status != UCS_INPROGRESS;
       awaited_ = slot.peer;
       return false;
     }
-    ucx().request_free(std::exchange(slot.request, nullptr));
-    const int peer = ranks_[static_cast<std::size_t>(slot.peer)];
-    const bool is_truncated = status == UCS_ERR_MESSAGE_TRUNCATED;
-    if (status != UCS_OK && !is_truncated) {
-      slot.never_ends = worker_.is_broken(peer);
-      if (slot.never_ends) return false;
-    }
     awaited_ = -1;
     free_.push_back(token);
-    if (status == UCS_OK && (!slot.is_receive || info.length == slot.bytes)) return true;
-    if (status != UCS_OK && !is_truncated) {
-      throw BackendError((slot.is_receive ? "receive from" : "send to") + std::string(" rank ") +
-                         std::to_string(peer) + " failed: " + ucx().status_string(status));
-    }
-    throw BackendError("receive from rank " + std::to_string(peer) + ": expected " +
+    if (!is_truncated && (!slot.is_receive || info.length == slot.bytes)) return true;
+    throw BackendError("receive from rank " +
+                       std::to_string(ranks_[static_cast<std::size_t>(slot.peer)]) + ": expected " +
                        std::to_string(slot.bytes) + " bytes, got " +
                        (is_truncated ? std::string("more") : std::to_string(info.length)));
   }
@@ -387,21 +398,19 @@ class UcxMessages::UcxCommunicator final : public Communicator {
   }
 
   /// UCX no longer uses the memory.
-  static bool has_ended(Slot& slot) {
-    if (slot.request == nullptr) return true;
-    if (ucx().request_check_status(slot.request) == UCS_INPROGRESS) return false;
-    ucx().request_free(std::exchange(slot.request, nullptr));
-    return true;
+  bool has_ended(Slot& slot) {
+    return slot.request == nullptr || worker_.test(slot.request) != UCS_INPROGRESS;
   }
 
   void abandon(std::uint64_t token) noexcept override {
     Slot& slot = slots_[token];
-    if (!slot.is_receive) return;  // it may go on, so its slot is never reused
+    // A send may go on, and then its slot is never reused.
+    if (!slot.is_receive && !has_ended(slot)) return;
     cancel(slot);
     const Deadline deadline = Deadline::after(kLongestArrival);
     while (!has_ended(slot)) {
       if (deadline.has_passed()) return;
-      rings_.progress();
+      worker_.progress();
     }
     free_.push_back(token);
   }

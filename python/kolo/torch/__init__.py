@@ -72,5 +72,5 @@ def gloo_built():
 
 
 mpi_ops = sys.modules[__name__ + ".mpi_ops"] = sys.modules[__name__]  # a module of Horovod's
-mpi_enabled = mpi_built
+mpi_enabled = _kolo.mpi_enabled
 gloo_enabled = ddl_built = ccl_built = rocm_built = gloo_built
