@@ -99,7 +99,10 @@ class HostsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if (reason := problem(MPIRUN[0])) is not None:
+    reason = problem(MPIRUN[0])
+    if not pathlib.Path("/usr/include/ucp/api/ucp.h").exists():
+        reason = "Kolo was built without UCX (Debian: libucx-dev)"
+    if reason is not None:
         print(f"skipped: {reason}")
         sys.exit(0)
     enter_namespaces()
