@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by setup.sh, whose functions it uses: installs what the test command can do without: what
-# builds faster, Clang for .ci/run, UCX, and what single tests need, which are skipped without it: Python
-# packages that read checkpoints, linters, and another MPI.
+# builds faster, Clang for .ci/run, and what single tests need, which are skipped without it: UCX,
+# Python packages that read checkpoints, linters, and another MPI.
 
 format_version=20.1.8 # tests/format_test.py has it too
 tidy_version=22.1.8   # tests/lint_test.py has it too
@@ -11,8 +11,8 @@ mpich_folder="$kolo_cache/mpi/mpich-$mpich_version"
 # --- compiler cache, linker, Clang, UCX --------------------------------------------------------
 
 build_tools=(ccache mold clang libucx-dev)
-without_build_tools="ccache and mold only save time, clang is for .ci/run, libucx-dev connects hosts \
-without MPI"
+without_build_tools="ccache and mold only save time, clang is for .ci/run, \
+libucx-dev connects hosts without MPI"
 
 has_build_tool() {
   if [ "$1" = libucx-dev ]; then has_header ucp/api/ucp.h; else has_command "$1"; fi

@@ -11,7 +11,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include "base/intentional_leak.hpp"
 #include "base/mutex.hpp"
 #include "kolo/error.hpp"
 
@@ -179,8 +178,7 @@ const MpiLibrary& load_mpi(const std::string& path) {
   const MpiLibrary* const loaded = loaded_mpi();
   if (loaded == nullptr) {
     throw InvalidArgument("KOLO_MPI_LIBRARY is " + path +
-                          ", which is not an MPI library: it has no "
-                          "MPI_Init_thread.");
+                          ", which is not an MPI library: it has no PMPI_Init_thread.");
   }
   return *loaded;
 }

@@ -13,8 +13,8 @@ namespace kolo::comm {
 /// Messages between hosts without MPI, over UCX, which takes the network's fastest way: InfiniBand,
 /// RoCE, TCP. It is loaded when it is needed.
 ///
-/// A rank whose connection breaks sends and receives nothing more, as if it were silent: heartbeats
-/// tell of it. Any thread may call.
+/// Over a broken connection nothing is sent or received any more, and no transfer fails: heartbeats
+/// tell that the other host is lost, or else the deadline of an operation. Any thread may call.
 class UcxMessages {
  public:
   /// Opens this rank's side. `rings` carry what stays within the host, and outlive this object.

@@ -2,20 +2,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
-#include <exception>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "base/mutex.hpp"
 #include "checkpoint/temporary_folder.hpp"
 #include "comm/file_store.hpp"
 #include "comm/ranks_of_a_store.hpp"
@@ -26,7 +20,6 @@
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
 #include "support/errors.hpp"
-#include "support/sanitizers.hpp"
 
 namespace kolo::test::rendezvous_world_test {
 

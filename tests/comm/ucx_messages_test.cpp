@@ -19,7 +19,6 @@
 #include "contract/transfer_contract.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
-#include "support/errors.hpp"
 
 namespace kolo::test::ucx_messages_test {
 
