@@ -30,8 +30,7 @@ struct InitOptions {
   /// Default: `store`, else KOLO_RENDEZVOUS, else MPI_COMM_WORLD under mpirun, else one rank.
   std::optional<int> communicator{};
   /// Starts without MPI, with ranks that find each other in this store: `rank` of `size` ranks.
-  /// Between hosts this needs UCX. Used until the Runtime is constructed. As Store says, each start
-  /// needs its own, also after one that failed.
+  /// Between hosts this needs UCX. Used until the Runtime is constructed.
   std::shared_ptr<Store> store{};
   int rank = 0;
   int size = 1;

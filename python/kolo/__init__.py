@@ -5,12 +5,11 @@ The errors of both are here. Horovod's HorovodInternalError is `Error`.
 """
 
 import atexit
-import itertools
 import sys
 import threading
 import traceback
 
-from torch import distributed as _distributed  # also loads torch, which the extension is in
+import torch as _torch  # noqa: F401  the extension is in it
 
 from . import _kolo, _launcher
 from ._kolo import (BackendError, Error, InvalidArgument, MismatchError, PeerLostError,
@@ -19,7 +18,6 @@ from ._kolo import (BackendError, Error, InvalidArgument, MismatchError, PeerLos
 __all__ = ["BackendError", "Error", "InvalidArgument", "MismatchError", "PeerLostError",
            "ShutdownError", "TimeoutError"]
 
-_starts = itertools.count()
 atexit.register(_kolo.shutdown)  # while there is an interpreter
 
 
@@ -58,11 +56,7 @@ def _start(*group):
         return False
     if not _kolo.is_initialized():
         _launcher.take_place()
-        group = group or _launcher.rendezvous()
-        if group:  # the store may have what an earlier start of this process has written
-            store, *ranks = group
-            group = _distributed.PrefixStore(f"kolo-{next(_starts)}", store), *ranks
-        _kolo.init(*group)
+        _kolo.init(*(group or _launcher.rendezvous()))
         if not hasattr(sys.excepthook, "tells_other_ranks"):
             sys.excepthook = _tell_other_ranks(sys.excepthook)
             sys.excepthook.tells_other_ranks = True

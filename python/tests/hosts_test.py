@@ -20,7 +20,7 @@ class HostsTest(unittest.TestCase):
         cls.hosts = Hosts(2)
         cls.addClassCleanup(cls.hosts.end)
 
-    def torchrun(self, program):
+    def torchrun(self, program, *options):
         """What the ranks print, two of which each host starts."""
         path = pathlib.Path(FOLDER) / "program.py"
         path.write_text(textwrap.dedent(program))
@@ -28,7 +28,7 @@ class HostsTest(unittest.TestCase):
         agents = [subprocess.Popen(self.hosts.command(
             name, sys.executable, "-m", "torch.distributed.run", "--nnodes", "2",
             "--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{first}:29400",
-            "--rdzv-id", self._testMethodName, str(path)),
+            "--rdzv-id", self._testMethodName, *options, str(path)),
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             for name in self.hosts.names]
         self.addCleanup(self.hosts.end_jobs)
@@ -77,6 +77,29 @@ class HostsTest(unittest.TestCase):
             assert model.module.weight.grad.item() == (size + 1) / 2
             print("rank %s is done\\n" % rank, end="", flush=True)
             """)
+        for rank in range(RANKS):
+            self.assertIn(f"rank {rank} is done", output)
+
+    def test_a_killed_rank_and_a_restart(self):
+        """The agents count their restarts differently; groups of some ranks are made anew, too."""
+        output = self.torchrun(f"""
+            import os, pathlib, signal
+            import kolo.distributed, torch, torch.distributed as dist
+            dist.init_process_group("kolo")
+            rank = dist.get_rank()
+            group = dist.new_group([0, 3])
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            is_done = pathlib.Path("{FOLDER}/killed")
+            if rank == 3 and not is_done.exists():
+                is_done.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            dist.all_reduce(tensor)
+            if rank in (0, 3):
+                dist.all_reduce(tensor, group=group)
+            assert tensor.item() == (32 if rank in (0, 3) else 16)
+            print("rank %s is done\\n" % rank, end="", flush=True)
+            """, "--max-restarts", "3")
         for rank in range(RANKS):
             self.assertIn(f"rank {rank} is done", output)
 

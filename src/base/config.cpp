@@ -90,7 +90,8 @@ const std::array kSettings{
         "libmpi.so.12 (MPICH, Intel MPI and others), as the loader finds them."},
     Setting{
         "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
-        "A folder, new for each job and seen by all hosts, in which ranks find each other without "
+        "A folder that all hosts see, one for each job that runs, where ranks find each other "
+        "without "
         "MPI. "
         "KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a launcher sets "
         "(torchrun, srun, mpirun)."},

@@ -27,7 +27,7 @@ std::filesystem::path FileStore::file_of(const std::string& key) const {
   return folder_ / name;
 }
 
-/// The file gets its name when it is complete, and only once.
+/// The file gets its name when it is complete.
 void FileStore::set(const std::string& key, const std::string& value) {
   const std::filesystem::path file = file_of(key);
   const std::filesystem::path incomplete =
@@ -35,15 +35,10 @@ void FileStore::set(const std::string& key, const std::string& value) {
   std::ofstream(incomplete, std::ios::binary).write(value.data(), std::ssize(value));
   std::error_code error;
   const bool is_written = std::filesystem::file_size(incomplete, error) == value.size() && !error;
-  if (is_written) std::filesystem::create_hard_link(incomplete, file, error);
-  std::error_code ignored;
-  std::filesystem::remove(incomplete, ignored);
-  if (error == std::errc::file_exists) {
-    throw InvalidArgument(file.string() +
-                          " is there already, from another job or an earlier run. "
-                          "Give each job a folder of its own.");
-  }
+  if (is_written) std::filesystem::rename(incomplete, file, error);
   if (!is_written || error) {
+    std::error_code ignored;
+    std::filesystem::remove(incomplete, ignored);
     throw BackendError("cannot write " + file.string() +
                        (error ? ": " + error.message() : std::string()));
   }

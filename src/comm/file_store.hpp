@@ -9,13 +9,13 @@
 
 namespace kolo::comm {
 
-/// A folder with a file for each key, which whoever starts the job removes afterwards.
+/// A folder with a file for each key, which whoever starts a job removes afterwards.
 class FileStore final : public Store {
  public:
   /// Makes the folder unless it is there. Throws BackendError.
   explicit FileStore(std::filesystem::path folder);
 
-  /// Throws InvalidArgument if the key is there: it is of another job.
+  /// Throws BackendError.
   void set(const std::string& key, const std::string& value) override;
   std::optional<std::string> get(const std::string& key,
                                  std::chrono::milliseconds timeout) override;

@@ -1,7 +1,5 @@
 #include "comm/make_world.hpp"
 
-#include <atomic>
-#include <cstdlib>
 #include <string>
 
 #include "comm/file_store.hpp"
@@ -49,13 +47,7 @@ Rendezvous rendezvous_of(const std::string& folder, const std::optional<Launcher
   if (std::string problem = problem_with_nested_start(); !problem.empty()) {
     throw InvalidArgument(problem);
   }
-  static std::atomic<int> starts{0};  // of this process, as of the others
-  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");  // of all processes
-  return {.store = std::make_shared<FileStore>(folder),
-          .rank = launcher->rank,
-          .size = launcher->size,
-          .prefix = "kolo/" + std::string(restarts != nullptr ? restarts : "") + "/" +
-                    std::to_string(starts++) + "/"};
+  return {std::make_shared<FileStore>(folder), launcher->rank, launcher->size};
 }
 
 std::shared_ptr<World> make_world_of(const Config& config,

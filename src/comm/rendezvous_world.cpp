@@ -7,6 +7,9 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <random>
+#include <string_view>
+#include <thread>
 #include <type_traits>
 #include <unistd.h>
 #include <utility>
@@ -27,6 +30,11 @@ void require_rank(int rank, int size) {
                         std::to_string(rank) + ". Ranks are 0 … size-1.");
 }
 
+std::uint64_t random_number() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
 /// What a rank says of itself.
 struct Card {
   std::array<char, 64> host{};      // name; longer ones are truncated
@@ -35,6 +43,8 @@ struct Card {
   std::uint64_t user = 0;
   int pid = 0;
   CoreSet cores{};
+  std::uint64_t start =
+      random_number();  // tells it from those of the same rank in earlier attempts
 
   bool shares_memory_with(const Card& other) const {
     return boot == other.boot && pid_namespace == other.pid_namespace && user == other.user;
@@ -78,62 +88,163 @@ std::vector<T> values_of(const std::vector<std::string>& texts) {
   return values;
 }
 
-/// Waits in short steps, between which a store can throw that the program is interrupted. None if
-/// it has waited in vain.
-std::optional<std::string> get(Store& store, const std::string& key, Deadline deadline,
-                               const std::function<bool()>& is_in_vain) {
-  constexpr std::chrono::milliseconds kWait{100};
-  for (;;) {
-    const bool is_last = deadline.has_passed() || is_in_vain();
-    auto value = store.get(key, is_last ? std::chrono::milliseconds(0) : kWait);
-    if (value || is_last) return value;
-  }
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all.append(text_of(text.size())).append(text);
+  return all;
 }
 
-/// Where the ranks of a world find each other, in steps that all take together.
+std::vector<std::string> split(std::string_view all) {
+  std::vector<std::string> texts;
+  std::size_t size = 0;
+  while (all.size() >= sizeof size) {
+    std::memcpy(&size, all.data(), sizeof size);
+    all.remove_prefix(sizeof size);
+    texts.emplace_back(all.substr(0, size));
+    all.remove_prefix(texts.back().size());
+  }
+  return texts;
+}
+
+/// Where the ranks of a world find each other, in steps that all take together. In each, rank 0
+/// reads the texts of all and sets them as one, so that the store serves a rank a few times only.
+///
+/// The store may have what an earlier attempt at the same job has set, perhaps of another number of
+/// ranks. So rank 0 draws a number for each list of cards, which is part of the keys of all steps,
+/// until all ranks have answered to the same list, with their own card in it.
 class Meeting {
  public:
-  Meeting(const Rendezvous& rendezvous, std::chrono::nanoseconds timeout)
-      : rendezvous_(rendezvous), timeout_(timeout), deadline_(Deadline::after(timeout)) {}
+  /// No other start of a rank has ever had the same `card`.
+  Meeting(const Rendezvous& rendezvous, std::string card, std::chrono::nanoseconds timeout)
+      : store_(*rendezvous.store),
+        rank_(rendezvous.rank),
+        size_(rendezvous.size),
+        card_(std::move(card)),
+        timeout_(timeout),
+        deadline_(Deadline::after(timeout)) {}
+
+  /// The cards of all ranks.
+  std::vector<std::string> begin() {
+    constexpr std::chrono::milliseconds kPause{10};
+    store_.set(kCards + std::to_string(rank_), card_);
+    for (;; std::this_thread::sleep_for(kPause)) {
+      const std::optional<std::string> list = current_list();
+      if (!list) fail(kCards);
+      std::vector<std::string> cards = split(*list);
+      if (std::ssize(cards) == size_ + 1 && cards[static_cast<std::size_t>(rank_)] == card_) {
+        attempt_ = "kolo/" + cards.back() + "/";
+        cards.pop_back();
+        if (gather("agreed/", "", [&] { return current_list() != list; })) return cards;
+      }
+      require_own_place();
+      if (deadline_.has_passed()) fail(attempt_.empty() ? kCards : attempt_ + "agreed/");
+    }
+  }
 
   /// From now on ranks of this host that die end the wait.
   void watch(PeerLiveness& peers) { peers_ = &peers; }
 
   /// The texts of all ranks. `step` is part of the keys.
   std::vector<std::string> exchange(const std::string& step, const std::string& own) {
-    const std::string prefix = rendezvous_.prefix + step + "/";
-    rendezvous_.store->set(prefix + std::to_string(rendezvous_.rank), own);
-    std::vector<std::string> texts(static_cast<std::size_t>(rendezvous_.size));
-    std::vector<int> missing;
-    for (int rank = 0; rank < rendezvous_.size; ++rank) {
-      const auto has_died = [&] {
-        return peers_ != nullptr && std::ranges::count(peers_->dead(), rank) > 0;
-      };
-      auto text = get(*rendezvous_.store, prefix + std::to_string(rank), deadline_, has_died);
-      if (!text && has_died()) {
-        throw PeerLostError("rank " + std::to_string(rank) +
-                            " died while Kolo started: the process has ended");
-      }
-      if (!text) {
-        missing.push_back(rank);
-      } else {
-        texts[static_cast<std::size_t>(rank)] = std::move(*text);
-      }
-    }
-    if (missing.empty()) return texts;
-    throw TimeoutError(
-        "of " + std::to_string(rendezvous_.size) + " ranks, " + list_ranks(missing) +
-        (missing.size() == 1 ? " has" : " have") + " not constructed a kolo::Runtime within " +
-        text_of_seconds(timeout_) +
-        " (KOLO_START_TIMEOUT). Start one on every rank, with the same store or folder, or raise "
-        "the timeout.");
+    auto texts = gather(step, own, [&] { return peers_ != nullptr && !peers_->dead().empty(); });
+    if (!texts) fail(attempt_ + step);
+    return std::move(*texts);
   }
 
  private:
-  const Rendezvous& rendezvous_;
+  using Condition = std::function<bool()>;
+
+  static constexpr const char* kCards = "kolo/cards/";
+  static constexpr const char* kAll = "all";  // after a prefix of keys of ranks
+
+  /// Waits in short steps, between which a store can throw that the program is interrupted. None if
+  /// it has waited in vain, or until the deadline.
+  std::optional<std::string> get(const std::string& key, const Condition& is_in_vain) {
+    constexpr std::chrono::milliseconds kWait{100};
+    for (;;) {
+      const bool is_last = deadline_.has_passed() || is_in_vain();
+      auto value = store_.get(key, is_last ? std::chrono::milliseconds(0) : kWait);
+      if (value || is_last) return value;
+    }
+  }
+
+  std::optional<std::vector<std::string>> get_all(const std::string& prefix,
+                                                  const Condition& is_in_vain) {
+    std::vector<std::string> texts;
+    for (int rank = 0; rank < size_; ++rank) {
+      auto text = get(prefix + std::to_string(rank), is_in_vain);
+      if (!text) return std::nullopt;
+      texts.push_back(std::move(*text));
+    }
+    return texts;
+  }
+
+  /// What each rank has set with the key of this step.
+  std::optional<std::vector<std::string>> gather(const std::string& step, const std::string& own,
+                                                 const Condition& is_in_vain) {
+    const std::string prefix = attempt_ + step;
+    store_.set(prefix + std::to_string(rank_), own);
+    if (rank_ != 0) {
+      const auto all = get(prefix + kAll, is_in_vain);
+      return all ? std::optional(split(*all)) : std::nullopt;
+    }
+    auto texts = get_all(prefix, is_in_vain);
+    if (texts) store_.set(prefix + kAll, joined(*texts));
+    return texts;
+  }
+
+  /// The cards as rank 0 has read them last, and its number for them.
+  std::optional<std::string> current_list() {
+    const auto never = [] { return false; };
+    if (rank_ != 0) return get(std::string(kCards) + kAll, never);
+    auto cards = get_all(kCards, never);
+    if (!cards) return std::nullopt;
+    if (listed_ != *cards) {
+      listed_ = *cards;
+      cards->push_back(std::to_string(random_number()));
+      list_ = joined(*cards);
+      store_.set(std::string(kCards) + kAll, list_);
+    }
+    return list_;
+  }
+
+  void require_own_place() {
+    if (store_.get(kCards + std::to_string(rank_), std::chrono::milliseconds(0)) == card_) return;
+    throw InvalidArgument("another process has started as rank " + std::to_string(rank_) +
+                          " with the same store or folder. Give each job one of its own.");
+  }
+
+  /// Ranks whose key with this prefix is missing are those that others have waited for.
+  [[noreturn]] void fail(const std::string& prefix) {
+    require_own_place();
+    if (peers_ != nullptr && !peers_->dead().empty()) {
+      throw PeerLostError("rank " + std::to_string(peers_->dead().front()) +
+                          " died while Kolo started: the process has ended");
+    }
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::string key = prefix + std::to_string(rank);
+      if (!store_.get(key, std::chrono::milliseconds(0))) missing.push_back(rank);
+    }
+    if (missing.empty()) missing.push_back(0);  // which has not read them
+    throw TimeoutError("of " + std::to_string(size_) + " ranks, " + list_ranks(missing) +
+                       (missing.size() == 1 ? " has" : " have") +
+                       " not constructed a kolo::Runtime within " + text_of_seconds(timeout_) +
+                       " (KOLO_START_TIMEOUT). Start one on every rank, with the same store or "
+                       "folder, or raise the timeout.");
+  }
+
+  Store& store_;
+  const int rank_;
+  const int size_;
+  const std::string card_;
   const std::chrono::nanoseconds timeout_;
   const Deadline deadline_;
   PeerLiveness* peers_ = nullptr;
+  std::string attempt_;  // of all keys after the list
+  // Of rank 0.
+  std::vector<std::string> listed_;
+  std::string list_;
 };
 
 /// For each rank the lowest one with which it shares memory.
@@ -188,8 +299,8 @@ std::vector<PeerLiveness::Peer> peers_of(const std::vector<Card>& cards,
 RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezvous)
     : rank_(rendezvous.rank) {
   require_rank(rank_, rendezvous.size);
-  Meeting meeting(rendezvous, config.start_timeout);
-  const auto cards = values_of<Card>(meeting.exchange("start", text_of(own_card())));
+  Meeting meeting(rendezvous, text_of(own_card()), config.start_timeout);
+  const auto cards = values_of<Card>(meeting.begin());
   machines_ = machines_of(cards);
   topology_ = topology_of(cards, machines_, rank_, config.fake_nodes);
   const std::vector<int> neighbours = neighbours_of(machines_, rank_);
@@ -201,7 +312,7 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
     own.notice.segment = rings_->address();
     if (neighbours.size() < cards.size()) ucx_.emplace(rank_, *rings_);
   });
-  const auto texts = meeting.exchange("means", text_of(own) + (ucx_ ? ucx_->address() : ""));
+  const auto texts = meeting.exchange("means/", text_of(own) + (ucx_ ? ucx_->address() : ""));
   const auto means = values_of<Means>(texts);
   require_success(of_all(means, &Means::notice), "the start");
   if (config.share_gpu) let_ranks_share_gpus(of_all(means, &Means::gpu));
@@ -214,7 +325,7 @@ RendezvousWorld::RendezvousWorld(const Config& config, const Rendezvous& rendezv
     rings_->connect(rank_, neighbours, segments);
     if (ucx_) ucx_->connect(addresses_in(texts));
   });
-  const auto ready = values_of<Means>(meeting.exchange("ready", text_of(own)));
+  const auto ready = values_of<Means>(meeting.exchange("ready/", text_of(own)));
   require_success(of_all(ready, &Means::notice), "the start");
   rings_->close_file();
   if (ucx_) ucx_->start();

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -129,7 +131,7 @@ TEST(RendezvousWorldTest, RanksOfAHost_ShareANode) {
 }
 
 TEST(RendezvousWorldTest, WhoDoesNotCome_IsNamedOnAllOthers) {
-  const auto store = std::make_shared<StoreOfThreads>();
+  const auto store = std::make_shared<MemoryStore>();
   Config config;
   config.start_timeout = 300ms;
   std::atomic<int> refused{0};
@@ -144,12 +146,98 @@ TEST(RendezvousWorldTest, WhoDoesNotCome_IsNamedOnAllOthers) {
 }
 
 TEST(RendezvousWorldTest, RanksThatCannotBe_AreRefused) {
-  const auto store = std::make_shared<StoreOfThreads>();
+  const auto store = std::make_shared<MemoryStore>();
   for (const auto& [rank, size] : {std::pair{2, 2}, {-1, 3}, {0, 0}}) {
     const std::string text = text_thrown_by<InvalidArgument>([&, rank = rank, size = size] {
       comm::RendezvousWorld(Config{}, {.store = store, .rank = rank, .size = size});
     });
     expect_contains(text, "has no rank " + std::to_string(rank));
+  }
+}
+
+// --- a store with what an earlier attempt has set ---
+
+/// The sum of the ranks that have met, by messages along a ring.
+int sum_of_ranks(comm::World& world) {
+  const auto all = everybody(world);
+  const int size = all->size();
+  int sum = all->rank();
+  int passed = all->rank();
+  for (int i = 1; i < size; ++i) {
+    int received = 0;
+    Transfer receiving = all->receive(std::as_writable_bytes(std::span(&received, 1)),
+                                      (all->rank() + size - 1) % size, 0);
+    Transfer sending = all->send(std::as_bytes(std::span(&passed, 1)), (all->rank() + 1) % size, 0);
+    finish(receiving);
+    finish(sending);
+    sum += passed = received;
+  }
+  return sum;
+}
+
+// Attempts on other numbers of ranks, one after another, whose ranks come in different orders, the
+// later ones while others have already read what the last attempt has set.
+TEST(RendezvousWorldTest, AttemptsWithOneStore_DoNotMix) {
+  const auto store = std::make_shared<MemoryStore>();
+  for (int attempt = 0; attempt < 12; ++attempt) {
+    const int size = 2 + attempt % 3;
+    run_threads(size, [&](int rank) {
+      std::this_thread::sleep_for((rank + attempt) % size * 60ms);
+      comm::RendezvousWorld world(Config{}, {.store = store, .rank = rank, .size = size});
+      EXPECT_EQ(sum_of_ranks(world), size * (size - 1) / 2) << "attempt " << attempt;
+    });
+  }
+}
+
+// A rank has begun, and was started again before the others came.
+TEST(RendezvousWorldTest, ARankThatBeginsAgain_MeetsTheOthers) {
+  for (const int again : {0, 1, 2}) {
+    const auto store = std::make_shared<MemoryStore>();
+    Config hasty;
+    hasty.start_timeout = 50ms;
+    EXPECT_THROW(comm::RendezvousWorld(hasty, {.store = store, .rank = again, .size = 3}),
+                 TimeoutError);
+    run_threads(3, [&](int rank) {
+      if (rank == again) std::this_thread::sleep_for(150ms);
+      comm::RendezvousWorld world(Config{}, {.store = store, .rank = rank, .size = 3});
+      EXPECT_EQ(sum_of_ranks(world), 3);
+    });
+  }
+}
+
+TEST(RendezvousWorldTest, WhoDoesNotComeAgain_IsNamedOnAllOthers) {
+  const auto store = std::make_shared<MemoryStore>();
+  run_threads(3, [&](int rank) {
+    comm::RendezvousWorld(Config{}, {.store = store, .rank = rank, .size = 3});
+  });
+  Config config;
+  config.start_timeout = 300ms;
+  for (const int missing : {0, 1}) {
+    run_threads(3, [&](int rank) {
+      if (rank == missing) return;
+      const std::string text = text_thrown_by<TimeoutError>(
+          [&] { comm::RendezvousWorld(config, {.store = store, .rank = rank, .size = 3}); });
+      expect_contains(text, "of 3 ranks, rank " + std::to_string(missing) + " has not");
+    });
+  }
+}
+
+TEST(RendezvousWorldTest, TwoJobsAtOnceWithOneStore_AreRefused) {
+  const auto store = std::make_shared<MemoryStore>();
+  Config config;
+  config.start_timeout = 500ms;
+  for (const int twice : {0, 1}) {
+    std::atomic<int> refused{0};
+    run_threads(2, [&](int) {
+      try {
+        comm::RendezvousWorld(config, {.store = store, .rank = twice, .size = 2});
+      } catch (const InvalidArgument& error) {
+        expect_contains(error.what(), "has started as rank " + std::to_string(twice));
+        ++refused;
+      } catch (const TimeoutError&) {  // who came last waits for the other rank
+      }
+    });
+    EXPECT_EQ(refused, 1);
   }
 }
 
@@ -166,7 +254,7 @@ void run_runtimes_of_a_store(int size, const std::shared_ptr<Store>& store,
 }
 
 TEST(RuntimeOfAStoreTest, OperationsAndMessages_Work) {
-  const auto store = std::make_shared<StoreOfThreads>();
+  const auto store = std::make_shared<MemoryStore>();
   run_runtimes_of_a_store(3, store, [](Runtime& runtime) {
     expect_sum_works(runtime, "x");
     const std::vector<int> pair{0, 2};
@@ -178,13 +266,13 @@ TEST(RuntimeOfAStoreTest, OperationsAndMessages_Work) {
 
 TEST(RuntimeOfAStoreTest, WithACommunicator_IsRefused) {
   const std::string text = text_thrown_by<InvalidArgument>(
-      [] { Runtime({.communicator = 0, .store = std::make_shared<StoreOfThreads>()}); });
+      [] { Runtime({.communicator = 0, .store = std::make_shared<MemoryStore>()}); });
   expect_contains(text, "Give one");
 }
 
 // --- a folder as the store ---
 
-TEST(FileStoreTest, Values_AreSeenByOthersOnce) {
+TEST(FileStoreTest, Values_AreSeenByOthersAndReplaced) {
   const TemporaryFolder folder;
   comm::FileStore store(folder.path() / "job");
   comm::FileStore other(folder.path() / "job");
@@ -192,9 +280,8 @@ TEST(FileStoreTest, Values_AreSeenByOthersOnce) {
   const std::string value("x\0y", 3);
   store.set("a/1", value);
   EXPECT_EQ(other.get("a/1", 0ms), value);
-  expect_contains(text_thrown_by<InvalidArgument>([&] { other.set("a/1", "z"); }),
-                  "from another job or an earlier run");
-  EXPECT_EQ(store.get("a/1", 0ms), value);
+  other.set("a/1", "z");
+  EXPECT_EQ(store.get("a/1", 0ms), "z");
 }
 
 TEST(FileStoreTest, FolderThatCannotBeMade_IsAnError) {

@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/file_store.hpp"
 #include "kolo/collectives.hpp"
 #include "kolo/messages.hpp"
-#include "mpi/file_store.hpp"
 #include "mpi/runtime_mpi_fixture.hpp"
 #include "runtime/all_collectives.hpp"
 #include "runtime/runtimes.hpp"
@@ -72,7 +72,7 @@ TEST_P(RuntimeMpiTest, MembersMakeSetsOfTheirOwn) {
   std::string folder = std::filesystem::temp_directory_path() / "kolo-store-XXXXXX";
   if (ranks.rank() == 0) folder = ::mkdtemp(folder.data());
   folder = ranks.broadcast(folder, 0, "the folder of the store");
-  FileStore store(folder);
+  comm::FileStore store(folder);
   {
     Runtime runtime(options());
     for (int first = 0; first + 1 < runtime.size(); ++first) {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -14,7 +13,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/version.h>
 
 #include "extras/c10d/tensors.hpp"
@@ -39,17 +38,10 @@ using std::chrono::milliseconds;
 // are made of messages.
 constexpr std::int64_t kFirstOwnTag = std::int64_t{1} << 32;
 
-/// torchrun's store outlives a restart of the ranks, which must not find what the last ones wrote.
-c10::intrusive_ptr<c10d::Store> of_this_attempt(c10::intrusive_ptr<c10d::Store> store) {
-  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
-  if (restarts == nullptr) return store;
-  return c10::make_intrusive<c10d::PrefixStore>(restarts, std::move(store));
-}
-
 class StoreOfC10d final : public Store {
  public:
   StoreOfC10d(c10::intrusive_ptr<c10d::Store> store, void (*check)())
-      : store_(of_this_attempt(std::move(store))), check_(check) {}
+      : store_(std::move(store)), check_(check) {}
 
   void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
   /// Asks again and again: when a wait() of a TCPStore does not end in time, it logs warnings.

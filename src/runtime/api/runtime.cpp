@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <filesystem>
@@ -205,9 +206,10 @@ class Runtime::Parts {
   /// The largest next number of all members: no other set of any of them has it.
   int agree_on_number(const Members& members, Matching matching) KOLO_REQUIRES(own_sets_lock_) {
     const auto& [ranks, store, deadline] = members;
-    // The store keeps the keys of sets that were removed.
+    // The store keeps the keys of sets that were removed, and of earlier Runtimes.
     const std::string name = runtime::list_of_ranks(ranks);
-    const std::string prefix = "kolo/" + name + "/" + std::to_string(++own_sets_of_[ranks]) + "/";
+    const std::string prefix = "kolo/" + std::to_string(job_) + "/" + name + "/" +
+                               std::to_string(++own_sets_of_[ranks]) + "/";
     const std::string what =
         name + (matching == Matching::ByOrder ? " matched by order" : " matched by name");
     const auto answer_key = prefix + "number";
@@ -310,6 +312,7 @@ class Runtime::Parts {
     comm::wait(runtime::agree_on_clock(*engines_.make_control_communicator(0, everybody),
                                        topology().node_of_rank, clock),
                Deadline::after(config_.start_timeout), {*world_, everybody, "Kolo started"});
+    job_ = clock.job;
     std::string records = config_.record;
     if (records == "auto" && topology().size > 1) {  // a rank alone waits for nobody
       std::error_code none;
@@ -351,6 +354,7 @@ class Runtime::Parts {
   compression::Registry compressors_;
   std::vector<CustomReduction> reductions_;
   runtime::EngineFactory engines_;
+  std::uint64_t job_ = 0;                              // no other job, or Runtime, has this number
   std::shared_ptr<insight::Insight> insight_;          // made at the end of the start
   const int exceptions_ = std::uncaught_exceptions();  // when the Runtime was made
   std::atomic<bool> has_failed_{false};

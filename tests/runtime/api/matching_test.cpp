@@ -14,8 +14,8 @@
 #include "runtime/all_collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/every_world.hpp"
-#include "runtime/memory_store.hpp"
 #include "runtime/values.hpp"
+#include "support/memory_store.hpp"
 #include "support/sanitizers.hpp"
 
 namespace kolo::test::matching_test {

@@ -17,8 +17,8 @@
 #include "runtime/all_collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/every_world.hpp"
-#include "runtime/memory_store.hpp"
 #include "runtime/values.hpp"
+#include "support/memory_store.hpp"
 
 namespace kolo::test::process_set_store_test {
 
@@ -85,6 +85,19 @@ TEST_P(ProcessSetStoreTest, RemovedOnes_AreMadeAgain) {
     }
     expect_sum_works(runtime, "x");
   });
+}
+
+TEST(ProcessSetStoreRuntimesTest, WhatAnEarlierRuntimeHasSet_DoesNotCount) {
+  MemoryStore store;
+  for (int before = 0; before < 3; ++before) {
+    run_runtimes(3, [&](Runtime& runtime) {
+      const int rank = runtime.rank();
+      for (int i = 0; rank == 0 && i < before; ++i) runtime.add_process_set({0}, store);
+      ProcessSet& set = runtime.add_process_set({0, 1, 2}, store);
+      EXPECT_EQ(set.number(), -before - 1);
+      expect_sum_works(set, "x");
+    });
+  }
 }
 
 TEST(ProcessSetStoreErrorTest, WrongMembers_ThrowAtTheCall) {

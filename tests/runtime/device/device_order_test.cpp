@@ -19,9 +19,9 @@
 #include "runtime/api/collectives.hpp"
 #include "runtime/deaths.hpp"
 #include "runtime/device/programs.hpp"
-#include "runtime/memory_store.hpp"
 #include "runtime/runtimes.hpp"
 #include "runtime/values.hpp"
+#include "support/memory_store.hpp"
 
 namespace kolo::test::device_order_test {
 
