@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
 SPANS = ("negotiate X", "queue X", "move X")  # of an operation
 LONG_US = 1e6  # for a wait
@@ -123,6 +123,9 @@ class Trace:
         self.clock = number_in(meta, "clock_us")
         self.wall_clock = number_in(meta, "wall_clock_us")
         self.job = str(meta.get("job")), int(number_in(meta, "size", 1))
+        nodes = meta.get("nodes")
+        self.nodes = nodes if isinstance(nodes, list) and len(nodes) == self.job[1] else []
+        self.shares_cores = number_in(meta, "shares_cores") > 0
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - 16))
             self.is_cut = not file.read().rstrip().endswith(b"]")
@@ -333,15 +336,17 @@ class Wait:
         self.since, self.until = since, event.end + event.number("waiting_us")
         self.duration = self.until - self.since
         self.set = event.text("set")
+        self.step = event.number("step")
         self.name = event.name + (f" on process set {self.set}" if self.set != "world" else "")
         self.state = event.text("state") or STATES.get(event.kind)
         self.is_overdue = plain(event.text("error_kind")) == "timeout"
         self.peer, self.awaiting = event.rank("peer"), event.rank("awaiting")
-        self.key = self.name
+        self.key = self.name, event.number("set_number")  # several sets may have the same members
         kind, _, name = event.name.partition(" ")
         self.is_message = kind in ("send", "receive")
         if self.is_message:  # both have the same key
-            self.key = name, self.set, *((rank, self.peer) if kind == "send" else (self.peer, rank))
+            ends = (rank, self.peer) if kind == "send" else (self.peer, rank)
+            self.key = name, self.key[1], *ends
 
 
 class LastSeen:
@@ -351,13 +356,11 @@ class LastSeen:
         self.trace = trace
         self.now = trace.to_world + trace.clock  # when the record was written
         self.phase = self.last = None  # the last phase, and the last operation that ended well
-        self.sets = set()
         errors, open_operations = [], {}
         backward = recovered = -math.inf
         for event in trace.events(trace.to_world):
             if not event.kind.endswith(" M"):
                 self.now = max(self.now, event.end + event.number("waiting_us"))
-            self.sets.add(event.text("set"))
             if event.kind.startswith("phase "):
                 if self.phase is None or event.begin >= self.phase.begin:
                     self.phase = event
@@ -369,7 +372,7 @@ class LastSeen:
                 errors.append(Error(event.begin, trace.rank, plain(event.text("kind")),
                                     event.rank("lost_rank"), event.name))
             elif event.kind == "pending B" or event.kind in SPANS and event.has_failed():
-                use = event.text("set"), event.number("use")
+                use = event.number("set_number"), event.number("use")
                 since = open_operations[use].since if use in open_operations else event.begin
                 open_operations[use] = Wait(trace.rank, event, since)
             elif event.kind in SPANS and (self.last is None or event.end > self.last.end):
@@ -378,11 +381,16 @@ class LastSeen:
         self.waits = [wait for wait in open_operations.values() if wait.until >= recovered]
         self.waits.sort(key=lambda wait: -wait.duration)
 
+    def step(self):
+        """In which it is; 0 if it has none."""
+        is_in_one = self.phase and self.phase.kind == "phase B"
+        return int(self.phase.number("step")) if is_in_one else 0
+
     def doing(self):
-        if self.phase and self.phase.kind == "phase B":
+        if self.step():
             name = "step()" if self.phase.name == "step" else self.phase.name
-            return f"in {name} of step {self.phase.number('step')}, " \
-                   f"for {format_time(self.now - self.phase.begin)}"
+            return f"in {name} of step {self.step()}, for " \
+                   f"{format_time(self.now - self.phase.begin)}"
         if self.last:
             return f"after {self.last.name}, {format_time(self.now - self.last.end)} before"
         return "at its start"
@@ -393,6 +401,7 @@ class Inquest:
 
     def __init__(self, job):
         self._missing, self._size = job.missing, job.size
+        self._nodes = next((trace.nodes for trace in job.traces if trace.nodes), [])
         self._seen = {trace.rank: LastSeen(trace) for trace in job.traces}
         self._errors = sorted(error for seen in self._seen.values() for error in seen.errors)
         self._awaited = {rank: self._find_awaited(rank) for rank in self._seen}
@@ -405,12 +414,31 @@ class Inquest:
                       and error.time < self._errors[0].time + LONG_US]
             return self._explain([*causes, *self._errors][0])
         known = [f"an error on rank {rank}: {seen.trace.why}" for rank, seen in self._seen.items()
-                 if seen.trace.why not in ("", "requested", "timeline")]
+                 if seen.trace.why != "timeline" and not seen.trace.why.startswith("requested")
+                 and seen.trace.why]
         if self._missing:
             known.append(f"unknown: {list_ranks(self._missing)} left no record, but nobody waits "
                          "for long")
+        waiting = collections.defaultdict(dict)  # by operation: the longest waits of ranks
+        for rank, seen in self._seen.items():
+            for wait in seen.waits[:1]:
+                if wait.duration >= LONG_US and self._size > 1:
+                    waiting[wait.name][rank] = wait.duration
+        if waiting:
+            texts = [f"{list_ranks(waits)} wait{'s' * (len(waits) == 1)} up to "
+                     f"{format_time(max(waits.values()))} in {name}"
+                     for name, waits in itertools.islice(waiting.items(), 4)]
+            known.append(f"unknown: {', '.join(texts)}, but no rank is known to be missing there")
         return self._explain_waits() or [
-            *known, "nothing is wrong: there are no errors, and nobody waits for long"][0]
+            *known, "nothing is wrong: there are no errors, and nobody waits for long"
+            + self._where_all_are()][0]
+
+    def _where_all_are(self):
+        steps = {seen.step() for seen in self._seen.values()}
+        if 0 in steps:
+            return ""
+        return f"; all ranks are in step {min(steps)}" if len(steps) == 1 \
+            else f"; ranks are in steps {min(steps)} to {max(steps)}"
 
     def describe(self, rank):
         """One line."""
@@ -440,10 +468,9 @@ class Inquest:
             return [wait.awaiting]
         if wait.is_message:
             members = [wait.peer] if wait.peer >= 0 else []
-        elif wait.set == "world":
-            members = range(self._size)
-        else:
-            members = [other for other, seen in self._seen.items() if wait.set in seen.sets]
+        else:  # named "world", or "{0, 2}"
+            members = [int(member) for member in re.findall("[0-9]+", wait.set)] \
+                or range(self._size)
         if wait.state == "submitted" or wait.is_message:
             absent = [other for other in members if other != rank
                       and not self._has_submitted(other, wait)]
@@ -459,44 +486,57 @@ class Inquest:
                                           for own in self._seen[rank].waits)
 
     def _explain(self, error):
+        ended = re.search("rank ([0-9]+) shut Kolo down", error.text)
         thrown = re.search("rank ([0-9]+) ended with an uncaught exception: (.*)", error.text)
+        if ended:
+            return f"rank {ended[1]} ended before the others: " \
+                + (f"rank {thrown[1]} says: {thrown[2]}" if thrown else error.text)
         if error.kind == "mismatch":
             return f"a mismatch: {error.text}"
         if error.kind == "timeout":
             return self._explain_waits() or f"the deadline passed: {error.text}"
-        if error.kind not in ("peerlost", "shutdown"):
+        if error.kind != "peerlost":
             return f"an exception on rank {error.rank}: {error.text}"
         if thrown:
             return f"an exception on rank {thrown[1]}: {thrown[2]}"
-        return self._explain_loss() if error.kind == "peerlost" else f"a rank ended: {error.text}"
+        return self._explain_loss()
 
     def _explain_loss(self):
+        """A rank that had an error of its own before the others lost it is no cause."""
         losses = [error for error in self._errors if error.kind == "peerlost"]
-        lost = {error.lost for error in losses if error.lost >= 0}
-        lost_by = f"{list_ranks({error.rank for error in losses})} lost contact"
-        silent = re.search("nothing has come from (.+?) for ", losses[0].text)
+        failed = {}  # by rank: when
+        for error in reversed(self._errors):
+            failed[error.rank] = error.time
+        causes = [loss for loss in losses
+                  if loss.lost >= 0 and failed.get(loss.lost, math.inf) > loss.time] or losses
+        lost = {loss.lost for loss in causes if loss.lost >= 0}
+        witnesses = {loss.rank for loss in causes}
+        lost_by = f"{list_ranks(witnesses - lost or witnesses)} lost contact"
+        first = min(causes)
+        silent = re.search("nothing has come from (.+?) for ", first.text)
+        stopped = {loss.lost for loss in causes
+                   if loss.lost >= 0 and "does not answer" in loss.text}
         dead = sorted(lost - self._seen.keys())
         if silent:
             host = f"nothing came from {silent[1]} any more, and {lost_by}"
-            return f"a host vanished: {host}; {list_ranks(self._missing)} left no record" if dead \
-                else f"the network between hosts failed: {host}, but all ranks have written records"
-        if "does not answer" in losses[0].text:
-            return f"{list_ranks(lost)} is stopped or hangs: it gave no sign of life; {lost_by}"
+            if self._missing:
+                return f"a host vanished: {host}; {list_ranks(self._missing)} left no record"
+            return f"the network between hosts failed: {host}, but all ranks have written records"
+        if stopped:
+            return f"{list_ranks(stopped)} {'is' if len(stopped) == 1 else 'are'} stopped or hang" \
+                   f"{'s' * (len(stopped) == 1)}: there was no sign of life; {lost_by}"
         if not dead:
-            return losses[0].text
-        vanished = self._lost_host(dead[0])
-        if vanished:
-            return f"a host vanished: {list_ranks(vanished)}, which seem to be all of its ranks, " \
-                   f"left no record; {lost_by}"
+            return first.text
+        host = self._ranks_beside(dead[0])
+        if len(host) > 1 and not self._seen.keys() & host:
+            return f"a host vanished: {list_ranks(host)}, all of its ranks, left no record; " \
+                   f"{lost_by}"
         return f"{list_ranks(dead)} died, as if killed: no record is left; {lost_by}"
 
-    def _lost_host(self, rank):
-        """All ranks of the host of `rank`, if there are others and none left a record. Hosts are
-        taken to have equally many ranks, in order."""
-        sizes = set(collections.Counter(seen.trace.host for seen in self._seen.values()).values())
-        size = sizes.pop()
-        ranks = range(rank // size * size, min((rank // size + 1) * size, self._size))
-        return ranks if not sizes and size > 1 and not self._seen.keys() & set(ranks) else None
+    def _ranks_beside(self, rank):
+        """All ranks of its node."""
+        own = self._nodes[rank:rank + 1]
+        return {other for other, node in enumerate(self._nodes) if [node] == own}
 
     def _explain_waits(self):
         """Follows who waits for whom from the longest wait to ranks that wait for nobody."""
@@ -556,9 +596,23 @@ class Inquest:
         while path[-1] not in path[:-1]:
             path.append(next(iter(self._awaited[path[-1]])))
         path = path[path.index(path[-1]):]
-        return "a cycle, as when ranks submit operations in different orders: " + ", ".join(
-            f"rank {waiter} waits for rank {awaited} in {self._awaited[waiter][awaited].name}"
-            for waiter, awaited in zip(path, path[1:]))
+        waits, texts = [], []
+        for waiter, awaited in zip(path, path[1:]):
+            waits.append(self._awaited[waiter][awaited])
+            alike = [other for other, found in self._awaited.items()
+                     if awaited in found and found[awaited].key == waits[-1].key]
+            texts.append(f"{list_ranks(alike)} wait{'s' * (len(alike) == 1)} for rank {awaited} in "
+                         f"{waits[-1].name}")
+        are_calls = all(wait.state == "submitted" and wait.awaiting < 0 and not wait.is_message
+                        and wait.step > 0 for wait in waits)
+        if len(waits) == 2 and are_calls and waits[0].step != waits[1].step \
+                and waits[0].key != waits[1].key:
+            behind, ahead = sorted((0, 1), key=lambda place: waits[place].step)
+            return f"rank {path[ahead]} did not call {waits[behind].name} in step " \
+                   f"{waits[behind].step}, and went on to step {waits[ahead].step}: " \
+                   f"{', '.join((texts[behind], texts[ahead]))}"
+        return "a cycle, as when ranks submit operations in different orders, or one leaves one " \
+               "out: " + ", ".join(texts)
 
 
 def why(options):
@@ -573,11 +627,12 @@ def why(options):
 
 SLOW_STEP = 0.05  # by this part of its length a step takes longer on a slow rank
 STRAGGLER = 0.01  # this part of all ranks' time is lost through one
+SINGLE = 3.0  # this many times the median is an event of its own
 PHASES = ("forward", "backward", "before step", "step")
 WAITING_PHASES = ("step", "before step", "forward", "backward")  # those where programs wait, first
 HEAD = ("rank", "host", "was last in", "others waited", "longer than the median of the others")
 
-Row = collections.namedtuple("Row", "rank host last waited waited_part slow slow_part")
+Row = collections.namedtuple("Row", "rank host last waited waited_part slow slow_part mark")
 
 
 def total_of(intervals):
@@ -603,6 +658,7 @@ class Survey:
         self._duration = 1.0  # of the longest file
         self._last, self._waited = collections.Counter(), collections.Counter()  # by rank
         self._phases, self._exposed = {}, {}  # by rank and step
+        self._marks = {}  # by rank, step and name: how long they took in all
         for trace in job.traces:
             self._read(trace)
         self.steps = sorted(set.intersection(*map(set, self._exposed.values())))
@@ -617,6 +673,7 @@ class Survey:
         intervals = collections.defaultdict(lambda: array.array("d"))  # of this rank's waits
         phases = self._phases[trace.rank] = collections.defaultdict(collections.Counter)
         exposed = self._exposed[trace.rank] = collections.Counter()
+        marks, spans = [], []  # with their times; spans are phases
         begin, end = math.inf, -math.inf
         for event in trace.events():
             if event.values.get("ph") != "X":
@@ -624,8 +681,11 @@ class Survey:
             begin, end = min(begin, event.begin), max(end, event.end)
             if event.kind == "phase X":
                 phases[event.number("step")][event.name] += event.duration
+                spans.append((event.begin, event.end, event.number("step")))
                 if event.name == "step":
                     exposed[event.number("step")] += event.number("exposed_us")
+            elif event.kind == "mark X":
+                marks.append(event)
             elif event.kind == "negotiate X":
                 last[event.rank("last_rank")] += event.number("collective") > 0
                 intervals[event.rank("last_rank")].extend(
@@ -633,6 +693,12 @@ class Survey:
             elif event.kind == "move X":
                 intervals[event.rank("waited_for")].extend(
                     (event.begin, event.begin + event.number("waited_us")))
+        spans.sort()
+        in_steps = self._marks[trace.rank] = collections.defaultdict(collections.Counter)
+        for mark in marks:
+            place = bisect.bisect_right(spans, (mark.begin, math.inf)) - 1
+            if place >= 0 and mark.begin < spans[place][1]:
+                in_steps[spans[place][2]][mark.name] += mark.duration
         # All files count the same operations, if they have not been cut; but where its own rank was
         # last, a file may leave out that the operation was negotiated for no time.
         self._last |= last
@@ -652,7 +718,8 @@ class Survey:
 
     def _rows(self):
         others = max(1, len(self.job.traces) - 1)
-        slow = collections.defaultdict(list)  # by rank: by how much the phases of a step are longer
+        # By rank: a step, and by how much its phases are longer.
+        slow = collections.defaultdict(list)
         for step in self.steps if len(self.job.traces) > 1 else ():
             works = {trace.rank: self._work(trace.rank, step) for trace in self.job.traces}
             totals = sorted(map(sum, works.values()))
@@ -660,21 +727,40 @@ class Survey:
             for rank, work in works.items():
                 excess = sum(work) - median_of_others(totals, sum(work))
                 if excess > SLOW_STEP * self.length(step):
-                    slow[rank].append([own - median_of_others(column, own)
-                                       for column, own in zip(columns, work)])
+                    slow[rank].append((step, [own - median_of_others(column, own)
+                                              for column, own in zip(columns, work)]))
         lengths = sum(map(self.length, self.steps)) or 1.0
         for trace in self.job.traces:
             waited, steps = self._waited[trace.rank], slow[trace.rank]
+            excess = sum(sum(phases) for _, phases in steps)
             yield Row(trace.rank, trace.host, self._last[trace.rank], waited,
-                      waited / self._duration / others, steps, sum(map(sum, steps)) / lengths)
+                      waited / self._duration / others, steps, excess / lengths,
+                      self._slow_mark(trace.rank, [step for step, _ in steps], excess))
+
+    def _slow_mark(self, rank, steps, excess):
+        """The program's mark that takes most of what this rank takes longer in these steps; None if
+        none does."""
+        longer = {}
+        for name in {name for step in steps for name in self._marks[rank][step]}:
+            times = {other: sum(marks[step][name] for step in steps)
+                     for other, marks in self._marks.items()}
+            longer[name] = times[rank] - median_of_others(sorted(times.values()), times[rank])
+        worst = max(longer, key=longer.get, default=None)
+        return worst if worst is not None and longer[worst] > max(excess, 1.0) / 2 else None
 
     def describe_slow(self, row):
         if row.slow_part < STRAGGLER:
             return "not longer"
-        excess = [statistics.median(column) for column in zip(*row.slow)]
-        phases = [f"{name}{' (data included)' * (name == 'forward')} {format_time(time)}"
-                  for name, time in zip(PHASES, excess) if time > max(excess) / 4]
-        return f"{', '.join(phases)} in {len(row.slow)} of {plural(len(self.steps), 'step')}"
+        def phases_of(excess):
+            return ", ".join(f"{name}{' (data included)' * (name == 'forward')} {format_time(time)}"
+                             for name, time in zip(PHASES, excess) if time > max(excess) / 4)
+        ordered = sorted(row.slow, key=lambda slow: sum(slow[1]))
+        _, usual = ordered[(len(ordered) - 1) // 2]
+        step, worst = ordered[-1]
+        text = f"{phases_of(usual)} in {len(row.slow)} of {plural(len(self.steps), 'step')}"
+        if sum(worst) > SINGLE * sum(usual):
+            text += f", {phases_of(worst)} in step {step:.0f}"
+        return text + f", most of it in '{row.mark}'" * (row.mark is not None)
 
     def table(self, top=None):
         operations = sum(self._last.values())
@@ -691,11 +777,26 @@ class Survey:
             if row.slow_part >= STRAGGLER:
                 found.append(f"rank {row.rank} takes longer than the median of the others: "
                              f"{self.describe_slow(row)}; {waited}")
-            elif row.waited_part >= STRAGGLER:
-                found.append(f"rank {row.rank}: {waited}"
-                             + ", though it computes no longer: its network, or its host"
-                             * bool(self.steps))
-        return found or ["no straggler: no rank costs the others 1% of their time"]
+            elif row.waited_part >= max(STRAGGLER, SINGLE * self._usual_waits(row)):
+                found.append(f"rank {row.rank}: {waited}" + bool(self.steps) * (
+                    f"; its phases take {SLOW_STEP:.0%} longer than the median of the others in "
+                    f"{len(row.slow)} of {plural(len(self.steps), 'step')}"))
+        shared = [trace.rank for trace in self.job.traces if trace.shares_cores]
+        shares = []
+        if shared:
+            shares = [f"{list_ranks(shared)} share{'s' * (len(shared) == 1)} cores with other "
+                      "ranks, and may wait for one"]
+        if found:
+            return found + shares
+        waited = ", ".join(f"{row.waited_part:.0%} of their time for rank {row.rank}"
+                           for row in self.rows[:4] if row.waited_part >= STRAGGLER)
+        return ["no straggler: no rank " + (f"stands out; the others waited {waited}" if waited
+                                            else "costs the others 1% of their time"), *shares]
+
+    def _usual_waits(self, row):
+        """The median over the other ranks of the part of their time that others waited."""
+        parts = sorted(other.waited_part for other in self.rows)
+        return median_of_others(parts, row.waited_part) if len(parts) > 1 else 0.0
 
 
 def stragglers(options):

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 
-import torch as _torch  # noqa: F401  the extension is in it
+import torch as _torch  # noqa: F401: loads the libraries that the extension needs
 
 from . import _kolo, _launcher
 from ._kolo import (BackendError, Error, InvalidArgument, MismatchError, PeerLostError,
@@ -25,12 +25,16 @@ def _first_line(text):
     return next(iter(text.strip().splitlines()), "")
 
 
+def _ended_with(error):
+    text = _first_line("".join(traceback.format_exception_only(type(error), error)))
+    return f"ended with an uncaught exception: {text}"
+
+
 def _tell_other_ranks(previous):
     """What C++ does at an exception that nothing catches."""
     def hook(kind, error, trace):
         previous(kind, error, trace)
-        text = _first_line("".join(traceback.format_exception_only(kind, error)))
-        _kolo.fail(f"ended with an uncaught exception: {text}")
+        _kolo.fail(_ended_with(error))
     return hook
 
 
@@ -38,14 +42,25 @@ class _Exit(SystemExit):
     """What sys.exit() raises. Python has no hook for one that nothing catches, but drops it on the
     main thread once it has printed its message, when no function of the program runs any more."""
 
+    of_spawned = ""  # the end of the function that torch's spawn() has called
+
     def __del__(self):
-        has_message = self.code is not None and not isinstance(self.code, int)
-        if (has_message and sys._getframe().f_back is None
-                and threading.get_ident() == threading.main_thread().ident):
+        if (sys._getframe().f_back is not None
+                or threading.get_ident() != threading.main_thread().ident):
+            return
+        if self.code is not None and not isinstance(self.code, int):
             _kolo.fail(f"called sys.exit: {_first_line(str(self.code))}")
+        elif self.code and _Exit.of_spawned:
+            _kolo.fail(_Exit.of_spawned)
 
 
 def _exit(status=None, /):
+    error = sys.exc_info()[1]
+    # It writes the exception down for the parent. Then multiprocessing catches what is raised here,
+    # and calls this again.
+    caller = sys._getframe(1).f_globals["__name__"]
+    if error is not None and caller == "torch.multiprocessing.spawn":
+        _Exit.of_spawned = _ended_with(error)
     raise _Exit(status)
 
 

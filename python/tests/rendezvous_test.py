@@ -148,6 +148,29 @@ class RendezvousTest(unittest.TestCase):
         self.assertEqual(2, output.count("rank 0 is done"), output)
         self.assertEqual(2, output.count("rank 1 is done"), output)
 
+    def test_an_exception_of_a_spawned_rank(self):
+        output = self.run_program("""
+            import os
+            import kolo.distributed, torch, torch.distributed as dist
+
+            def rank_of(rank, folder):
+                dist.init_process_group("kolo", rank=rank, world_size=2,
+                                        init_method=f"file://{folder}/store")
+                if rank == 1:
+                    raise ValueError("no data\\nin step 2")
+                try:
+                    dist.all_reduce(torch.ones(1))
+                except RuntimeError as error:
+                    with open(f"{folder}/error", "w") as file:
+                        file.write(str(error))
+
+            if __name__ == "__main__":
+                torch.multiprocessing.spawn(rank_of, (os.path.dirname(__file__),), nprocs=2)
+            """, status=1)
+        self.assertIn("ValueError: no data", output)
+        self.assertIn("rank 1 ended with an uncaught exception: ValueError: no data",
+                      (self.folder / "error").read_text())
+
     def test_a_missing_rank_is_named(self):
         output = self.run_program("""
             import kolo.distributed, torch.distributed as dist

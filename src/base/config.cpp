@@ -91,10 +91,8 @@ const std::array kSettings{
     Setting{
         "KOLO_RENDEZVOUS", &Config::rendezvous, 0, 0,
         "A folder that all hosts see, one for each job that runs, where ranks find each other "
-        "without "
-        "MPI. "
-        "KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a launcher sets "
-        "(torchrun, srun, mpirun)."},
+        "without MPI. KOLO_RANK and KOLO_SIZE say which rank of how many a process is, or what a "
+        "launcher sets (torchrun, srun, mpirun)."},
     Setting{
         "KOLO_ALGORITHM", &Config::algorithm, 0, 0,
         "Algorithms to prefer where they can run, as collective:algorithm, separated by commas: "

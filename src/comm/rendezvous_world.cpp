@@ -43,8 +43,6 @@ struct Card {
   std::uint64_t user = 0;
   int pid = 0;
   CoreSet cores{};
-  std::uint64_t start =
-      random_number();  // tells it from those of the same rank in earlier attempts
 
   bool shares_memory_with(const Card& other) const {
     return boot == other.boot && pid_namespace == other.pid_namespace && user == other.user;
@@ -114,26 +112,29 @@ std::vector<std::string> split(std::string_view all) {
 /// until all ranks have answered to the same list, with their own card in it.
 class Meeting {
  public:
-  /// No other start of a rank has ever had the same `card`.
-  Meeting(const Rendezvous& rendezvous, std::string card, std::chrono::nanoseconds timeout)
+  /// `card`: what this rank says of itself.
+  Meeting(const Rendezvous& rendezvous, const std::string& card, std::chrono::nanoseconds timeout)
       : store_(*rendezvous.store),
         rank_(rendezvous.rank),
         size_(rendezvous.size),
-        card_(std::move(card)),
+        card_(number_ + card),
         timeout_(timeout),
         deadline_(Deadline::after(timeout)) {}
 
   /// The cards of all ranks.
   std::vector<std::string> begin() {
-    constexpr std::chrono::milliseconds kPause{10};
+    constexpr std::chrono::milliseconds kLongestPause{200};
+    std::chrono::milliseconds pause{5};
     store_.set(kCards + std::to_string(rank_), card_);
-    for (;; std::this_thread::sleep_for(kPause)) {
+    for (;; std::this_thread::sleep_for(pause = std::min(2 * pause, kLongestPause))) {
       const std::optional<std::string> list = current_list();
       if (!list) fail(kCards);
       std::vector<std::string> cards = split(*list);
-      if (std::ssize(cards) == size_ + 1 && cards[static_cast<std::size_t>(rank_)] == card_) {
+      if (std::ssize(cards) == size_ + 1 &&
+          cards[static_cast<std::size_t>(rank_)].starts_with(number_)) {
         attempt_ = "kolo/" + cards.back() + "/";
         cards.pop_back();
+        for (std::string& card : cards) card.erase(0, number_.size());
         if (gather("agreed/", "", [&] { return current_list() != list; })) return cards;
       }
       require_own_place();
@@ -161,8 +162,8 @@ class Meeting {
   /// it has waited in vain, or until the deadline.
   std::optional<std::string> get(const std::string& key, const Condition& is_in_vain) {
     constexpr std::chrono::milliseconds kWait{100};
-    for (;;) {
-      const bool is_last = deadline_.has_passed() || is_in_vain();
+    for (bool is_last = false;; is_last = is_last || is_in_vain()) {
+      is_last = is_last || deadline_.has_passed();
       auto value = store_.get(key, is_last ? std::chrono::milliseconds(0) : kWait);
       if (value || is_last) return value;
     }
@@ -189,15 +190,19 @@ class Meeting {
       return all ? std::optional(split(*all)) : std::nullopt;
     }
     auto texts = get_all(prefix, is_in_vain);
-    if (texts) store_.set(prefix + kAll, joined(*texts));
+    if (!texts || is_in_vain()) return std::nullopt;
+    store_.set(prefix + kAll, joined(*texts));
     return texts;
   }
 
   /// The cards as rank 0 has read them last, and its number for them.
   std::optional<std::string> current_list() {
-    const auto never = [] { return false; };
-    if (rank_ != 0) return get(std::string(kCards) + kAll, never);
-    auto cards = get_all(kCards, never);
+    const auto is_displaced = [this] {
+      require_own_place();
+      return false;
+    };
+    if (rank_ != 0) return get(std::string(kCards) + kAll, is_displaced);
+    auto cards = get_all(kCards, is_displaced);
     if (!cards) return std::nullopt;
     if (listed_ != *cards) {
       listed_ = *cards;
@@ -209,7 +214,8 @@ class Meeting {
   }
 
   void require_own_place() {
-    if (store_.get(kCards + std::to_string(rank_), std::chrono::milliseconds(0)) == card_) return;
+    const auto card = store_.get(kCards + std::to_string(rank_), std::chrono::milliseconds(0));
+    if (card && card->starts_with(number_)) return;
     throw InvalidArgument("another process has started as rank " + std::to_string(rank_) +
                           " with the same store or folder. Give each job one of its own.");
   }
@@ -237,6 +243,7 @@ class Meeting {
   Store& store_;
   const int rank_;
   const int size_;
+  const std::string number_ = text_of(random_number());  // tells this start of the rank from others
   const std::string card_;
   const std::chrono::nanoseconds timeout_;
   const Deadline deadline_;

@@ -25,10 +25,11 @@ struct Rendezvous {
 /// memory within a host and over UCX between hosts.
 class RendezvousWorld final : public World {
  public:
-  /// Collective. Throws InvalidArgument for a rank and a size that cannot be, and if another process
-  /// starts as the same rank meanwhile; TimeoutError, which names the ranks that have not come
-  /// within KOLO_START_TIMEOUT; PeerLostError if one of this host dies meanwhile; BackendError, on
-  /// all ranks, if one cannot make or map shared memory or lacks UCX; and whatever the store throws.
+  /// Collective. Throws InvalidArgument for a rank and a size that cannot be, and if another
+  /// process starts as the same rank meanwhile; TimeoutError, which names the ranks that have not
+  /// come within KOLO_START_TIMEOUT; PeerLostError if one of this host dies meanwhile;
+  /// BackendError, on all ranks, if one cannot make or map shared memory or lacks UCX; and whatever
+  /// the store throws.
   RendezvousWorld(const Config& config, const Rendezvous& rendezvous);
 
   const Topology& topology() const override { return topology_; }

@@ -66,8 +66,10 @@ struct Origin {
   int rank = 0;
   int size = 1;
   std::string host{};
-  std::uint64_t job = 0;          ///< the same on all ranks, another in each run
-  Event::Time to_world_clock{0};  ///< from this host's clock to that of rank 0, as of the start
+  std::vector<int> node_of_rank{};  ///< see Topology
+  bool shares_cores = false;        ///< see Topology
+  std::uint64_t job = 0;            ///< the same on all ranks, another in each run
+  Event::Time to_world_clock{0};    ///< from this host's clock to that of rank 0, as of the start
 };
 
 inline Event::Time time_of(Clock::time_point point) { return point.time_since_epoch(); }

@@ -21,7 +21,7 @@ namespace {
 constexpr int kRowsOfKind = 16;
 constexpr std::array<std::string_view, 6> kRowNames{"phases",    "marks", "buckets",
                                                     "negotiate", "queue", "move"};
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
 
 void append_json(std::string& to, std::string_view text) {
@@ -61,6 +61,16 @@ void append_json(std::string& to, Event::Time time) {
   to += static_cast<char>('0' + rest / 100);
   to += static_cast<char>('0' + rest / 10 % 10);
   to += static_cast<char>('0' + rest % 10);
+}
+
+void append_json(std::string& to, const std::vector<int>& numbers) {
+  to += '[';
+  for (const int number : numbers) {
+    append_json(to, number);
+    to += ',';
+  }
+  if (!numbers.empty()) to.pop_back();
+  to += ']';
 }
 
 std::string_view kind_of(std::uint8_t failure) {
@@ -105,6 +115,8 @@ void TraceFile::write_header(std::string_view why) {
   add_arg("rank", origin.rank);
   add_arg("size", origin.size);
   add_arg("host", std::string_view(origin.host));
+  add_arg("nodes", origin.node_of_rank);
+  add_arg("shares_cores", origin.shares_cores ? 1 : 0);
   add_arg("process", ::getpid());
   add_arg("job", origin.job);
   add_arg("to_world_clock_us", origin.to_world_clock);
@@ -240,6 +252,7 @@ void TraceFile::write_operation(const Recorder::Entry& entry) {
 
 void TraceFile::add_operation_args(const Event& event) {
   add_arg("set", std::string_view(recorder_.name_of_set(event.set)));
+  add_arg("set_number", event.set);
   add_arg("collective", event.turn);
   add_arg("use", event.use);
   add_arg("bytes", event.bytes);

@@ -1,6 +1,7 @@
 #include "comm/rendezvous_world.hpp"
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -211,7 +212,7 @@ TEST(RendezvousWorldTest, WhoDoesNotComeAgain_IsNamedOnAllOthers) {
     comm::RendezvousWorld(Config{}, {.store = store, .rank = rank, .size = 3});
   });
   Config config;
-  config.start_timeout = 300ms;
+  config.start_timeout = 2s;
   for (const int missing : {0, 1}) {
     run_threads(3, [&](int rank) {
       if (rank == missing) return;
@@ -225,10 +226,12 @@ TEST(RendezvousWorldTest, WhoDoesNotComeAgain_IsNamedOnAllOthers) {
 TEST(RendezvousWorldTest, TwoJobsAtOnceWithOneStore_AreRefused) {
   const auto store = std::make_shared<MemoryStore>();
   Config config;
-  config.start_timeout = 500ms;
+  config.start_timeout = 1s;
   for (const int twice : {0, 1}) {
     std::atomic<int> refused{0};
+    std::barrier both(2);
     run_threads(2, [&](int) {
+      both.arrive_and_wait();
       try {
         comm::RendezvousWorld(config, {.store = store, .rank = twice, .size = 2});
       } catch (const InvalidArgument& error) {

@@ -29,9 +29,9 @@ class StoreOfHosts final : public Store {
  public:
   StoreOfHosts(std::shared_ptr<Store> store, int rank) : store_(std::move(store)), rank_(rank) {}
   void set(const std::string& key, const std::string& value) override {
-    constexpr std::size_t kBootId = 64;  // behind the host's name
+    constexpr std::size_t kBootId = 8 + 64;  // behind a number and the host's name
     std::string changed = value;
-    if (key.find("/start/") != std::string::npos) {
+    if (key == "kolo/cards/" + std::to_string(rank_)) {
       changed[kBootId] = static_cast<char>('x' + rank_ % kHosts);
     }
     store_->set(key, changed);
@@ -49,7 +49,7 @@ class StoreOfHosts final : public Store {
 struct RanksOfTwoHosts {
   static std::vector<int> sizes() { return {2, 3, 5}; }
   static void run(int size, const std::function<void(comm::World&)>& body) {
-    const auto store = std::make_shared<StoreOfThreads>();
+    const auto store = std::make_shared<MemoryStore>();
     run_threads(size, [&](int rank) {
       comm::RendezvousWorld world(
           Config{},
@@ -86,7 +86,7 @@ TEST(UcxMessagesTest, SharedMemory_IsStillJoined) {
 }
 
 TEST(UcxMessagesTest, RuntimesOfTwoHosts_AgreeAndReduce) {
-  const auto store = std::make_shared<StoreOfThreads>();
+  const auto store = std::make_shared<MemoryStore>();
   run_threads(5, [&](int rank) {
     Runtime runtime({.config = test_config(),
                      .store = std::make_shared<StoreOfHosts>(store, rank),

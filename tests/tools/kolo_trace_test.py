@@ -37,7 +37,7 @@ class RankFile:
         self.rank, self._behind = rank, behind
         self.lines = []
         self._uses = 0
-        self.add("kolo_rank", "__metadata", "M", None, format=1, rank=rank, size=size, host=host,
+        self.add("kolo_rank", "__metadata", "M", None, format=2, rank=rank, size=size, host=host,
                  to_world_clock_us=behind if estimated is None else estimated, why=why, process=7,
                  clock_us=written - behind, wall_clock_us=1e15 + written, **meta)
         self.add("process_name", "__metadata", "M", None, name=f"rank {rank} on {host}")
@@ -162,7 +162,7 @@ class Why(Case):
             file.phase("backward", 5, NOW - 10 * MS)
             self.write(file)
         self.assertEqual(self.cause(), "nothing is wrong: there are no errors, and nobody waits "
-                                       "for long")
+                                       "for long; all ranks are in step 5")
         self.assertEqual(self.ranks[1], "rank 1 on a: in backward of step 5, for 10 ms; waits 3 ms "
                                         "in allreduce y")
         self.assertEqual(self.errors, "")
@@ -211,18 +211,44 @@ class Why(Case):
         files[1].pending("allreduce y", NOW - 20 * S)
         self.write(*files)
         self.assertEqual(self.cause(), "a cycle, as when ranks submit operations in different "
-                         "orders: rank 0 waits for rank 1 in allreduce x, rank 1 waits for rank 0 "
-                         "in allreduce y")
+                         "orders, or one leaves one out: rank 0 waits for rank 1 in allreduce x, "
+                         "rank 1 waits for rank 0 in allreduce y")
 
     def test_only_members_of_a_process_set_are_awaited(self):
         files = [RankFile(rank, 3) for rank in range(3)]
-        for file in files[:2]:
-            file.operation("barrier", [NOW - 50 * S, NOW - 50 * S, NOW - 50 * S, NOW - 49 * S], 1,
-                           set="pair")
-        files[0].pending("allreduce x", NOW - 30 * S, set="pair")
+        files[0].pending("allreduce x", NOW - 30 * S, set="{0, 2}")
         self.write(*files)
-        self.assertIn("rank 1 did not submit allreduce x on process set pair, for which rank 0 "
+        self.assertIn("rank 2 did not submit allreduce x on process set {0, 2}, for which rank 0 "
                       "waited 30 s", self.cause())
+
+    def test_sets_of_the_same_members(self):
+        files = [RankFile(rank, 2) for rank in range(2)]
+        for file in files:
+            file.pending("allreduce x", NOW - (30 + file.rank) * S, set="{0, 1}",
+                         set_number=1 + file.rank)
+        self.write(*files)
+        self.assertIn("a cycle", self.cause())
+
+    def test_three_sets_crosswise(self):
+        files = [RankFile(rank, 3) for rank in range(3)]
+        for file, members in zip(files, ("{0, 1}", "{1, 2}", "{0, 2}")):
+            file.pending("allreduce x", NOW - 30 * S, set=members, set_number=file.rank + 1)
+        self.write(*files)
+        self.assertIn("a cycle", self.cause())
+        for waiter in range(3):
+            self.assertIn(f"rank {waiter} waits for rank {(waiter + 1) % 3} in allreduce x on "
+                          "process set {", self.output)
+
+    def test_an_operation_that_a_rank_has_left_out(self):
+        files = [RankFile(rank, 4) for rank in range(4)]
+        for file in files:
+            left_out = file.rank == 2
+            file.pending("allreduce layer1" if left_out else "allreduce val_loss",
+                         NOW - (20 if left_out else 30) * S, step=51 if left_out else 50)
+        self.write(*files)
+        self.assertEqual(self.cause(), "rank 2 did not call allreduce val_loss in step 50, and "
+                         "went on to step 51: ranks 0, 1 and 3 wait for rank 2 in allreduce "
+                         "val_loss, rank 2 waits for rank 0 in allreduce layer1")
 
     def test_messages(self):
         files = [RankFile(rank, 3) for rank in range(3)]
@@ -234,7 +260,8 @@ class Why(Case):
                       "30 s", self.cause())
         files[1].lines[-1] = files[1].lines[-1].replace('"peer": 0', '"tag": 5')
         self.write(files[1])
-        self.assertIn("nothing is wrong", self.cause())
+        self.assertEqual(self.cause(), "unknown: rank 0 waits up to 30 s in send x, ranks 1 and 2 "
+                         "wait up to 30 s in receive x, but no rank is known to be missing there")
         self.assertIn("waits 30 s in receive x", self.ranks[1])
 
     def test_data_that_do_not_move(self):
@@ -261,6 +288,45 @@ class Why(Case):
         self.assertIn("rank 2 died, as if killed", self.cause())
         self.assertIn("missing, of 4 ranks: ranks 1-3", self.errors)
 
+    def test_groups_that_wait_in_messages(self):
+        files = [RankFile(rank, 2) for rank in range(2)]
+        for file in files:
+            file.pending("receive x", NOW - 30 * S, peer=1 - file.rank, step=5 + file.rank)
+        self.write(*files)
+        self.assertIn("a cycle", self.cause())
+
+    def test_a_lost_rank_that_cannot_be(self):
+        file = RankFile(0, 2, nodes=[0, 0])
+        file.error("peer lost", "rank 7 died", lost_rank=7)
+        self.write(file)
+        self.assertIn("rank 7 died, as if killed", self.cause())
+
+    def test_the_last_rank_of_a_host(self):
+        for rank in range(3):
+            file = RankFile(rank, 4, nodes=[0] * 4)
+            file.error("peer lost", "rank 3 died: its process has ended", lost_rank=3)
+            self.write(file)
+        self.assertIn("rank 3 died, as if killed", self.cause())
+
+    def test_what_follows_from_a_loss(self):
+        """Rank 3 was stopped; the others ended; and it found them dead when it went on."""
+        files = [RankFile(rank, 4) for rank in range(4)]
+        for file in files[:3]:
+            file.error("peer lost", "rank 3 does not answer", NOW - 9 * S + file.rank, lost_rank=3)
+            file.error("peer lost", "rank 0 died", NOW - 8 * S, lost_rank=0)
+            files[3].error("peer lost", f"rank {file.rank} died", NOW - 1 * S, lost_rank=file.rank)
+        self.write(*files)
+        self.assertEqual(self.cause(), "rank 3 is stopped or hangs: there was no sign of life; "
+                                       "ranks 0-2 lost contact")
+
+    def test_a_record_that_was_asked_for(self):
+        for rank in range(2):
+            file = RankFile(rank, 2, why="requested by SIGUSR2")
+            file.phase("forward", 811 + rank, NOW - 1 * MS)
+            self.write(file)
+        self.assertEqual(self.cause(), "nothing is wrong: there are no errors, and nobody waits "
+                                       "for long; ranks are in steps 811 to 812")
+
     def test_stopped_rank(self):
         for rank in (0, 1, 3):
             file = RankFile(rank, 4)
@@ -285,10 +351,10 @@ class Why(Case):
         for text, cause in (
                 (silence, "a host vanished: nothing came from host b (ranks 2 and 3) any more, and "
                           "ranks 0 and 1 lost contact; ranks 2 and 3 left no record"),
-                ("rank 2 died", "a host vanished: ranks 2 and 3, which seem to be all of its "
-                                "ranks, left no record; ranks 0 and 1 lost contact")):
+                ("rank 2 died", "a host vanished: ranks 2 and 3, all of its ranks, left no record; "
+                                "ranks 0 and 1 lost contact")):
             for rank in range(2):
-                file = RankFile(rank, 4)
+                file = RankFile(rank, 4, nodes=[0, 0, 1, 1])
                 file.error("PeerLostError", text, lost_rank=2)
                 self.write(file)
             self.assertEqual(self.cause(), cause)
@@ -308,7 +374,13 @@ class Why(Case):
         files[0].error("shutdown", "allreduce 'x': rank 1 shut Kolo down before all ranks had "
                                    "submitted it")
         self.write(*files)
-        self.assertIn("a rank ended: allreduce 'x': rank 1 shut Kolo down", self.cause())
+        self.assertEqual(self.cause(), "rank 1 ended before the others: allreduce 'x': rank 1 shut "
+                                       "Kolo down before all ranks had submitted it")
+        files[0].error("peer lost", "rank 2 ended with an uncaught exception: allreduce 'x': "
+                                    "rank 1 shut Kolo down", NOW - 2 * S, lost_rank=2)
+        self.write(*files)
+        self.assertEqual(self.cause(), "rank 1 ended before the others: rank 2 says: allreduce "
+                                       "'x': rank 1 shut Kolo down")
 
     def test_errors_that_the_program_has_caught(self):
         for file in self.ranks_of_a_deadline():
@@ -514,6 +586,36 @@ class Stragglers(Case):
         self.assertIn("rank 3 takes longer than the median of the others: forward (data included) "
                       "500 ms in 1 of 20 steps", sentences[0])
 
+    def test_a_pause_beside_small_delays(self):
+        self.write(*self.training(extra=lambda rank, step: (
+            3000 * (rank == 3 and step == 7), 4 * (rank == 3 and step % 2))))
+        _, sentences = self.table()
+        self.assertIn("rank 3 takes longer than the median of the others: backward 4 ms in 10 of "
+                      "20 steps, forward (data included) 3 s in step 7", sentences[0])
+
+    def test_marks_of_the_program(self):
+        files = self.training(extra=lambda rank, step: (12 * (rank == 1), 0))
+        for file in files:
+            for step in range(20):
+                begin = 1 * S + step * 50 * MS
+                file.add("load 'batch'", "mark", "X", begin, (13 if file.rank == 1 else 1) * MS)
+                file.add("print", "mark", "X", begin, 5 * MS)
+            if file.rank == 1:
+                file.add("between the steps", "mark", "X", 500 * S, 9 * S)
+        self.write(*files)
+        _, sentences = self.table()
+        self.assertIn("forward (data included) 12 ms in 20 of 20 steps, most of it in 'load "
+                      "'batch''", sentences[0])
+
+    def test_ranks_that_are_last_in_turn(self):
+        self.write(*self.training(extra=lambda rank, step: (0, 1.5 * (rank == step % 4)),
+                                  shares_cores=1))
+        _, sentences = self.table()
+        self.assertEqual(sentences, [
+            "no straggler: no rank stands out; the others waited 1% of their time for rank 0, 1% "
+            "of their time for rank 1, 1% of their time for rank 2, 1% of their time for rank 3",
+            "ranks 0-3 share cores with other ranks, and may wait for one"])
+
     def test_no_straggler(self):
         files = self.training(extra=lambda rank, step: (0, 0.01 * (rank == step % 4)))
         for file in files:  # messages, and what never ran, are not counted
@@ -535,7 +637,8 @@ class Stragglers(Case):
         rows, sentences = self.table()
         self.assertEqual(rows[3][3:], ["960 ms", "not longer"])
         self.assertEqual(sentences[0], "rank 3: the others waited 960 ms for it, 6% of their "
-                         "time, though it computes no longer: its network, or its host")
+                         "time; its phases take 5% longer than the median of the others in 0 of "
+                         "20 steps")
 
     def test_without_training(self):
         for file in (RankFile(0, 2), RankFile(1, 2)):
@@ -960,14 +1063,14 @@ class Files(Case):
         _, errors = self.run_trace("why")
         self.assertEqual(sorted(errors.splitlines()), [
             "kolo-trace: missing, of 4 ranks: ranks 1 and 2",
-            "kolo-trace: rank-1.json is left out: no trace of format 1",
-            "kolo-trace: rank-2.json is left out: no trace of format 1"])
+            "kolo-trace: rank-1.json is left out: no trace of format 2",
+            "kolo-trace: rank-2.json is left out: no trace of format 2"])
 
     def test_another_format(self):
-        self.path(0).write_text(RankFile(0, 1).text().replace('"format": 1', '"format": 2'))
+        self.path(0).write_text(RankFile(0, 1).text().replace('"format": 2', '"format": 1'))
         self.path(1).write_text("")
         errors = self.run_trace("why", status=2)[1]
-        self.assertEqual(errors.count("no trace of format 1"), 2)
+        self.assertEqual(errors.count("no trace of format 2"), 2)
 
     def test_files_of_an_earlier_job(self):
         """Three ranks of it had no successor, one of the new job was killed."""

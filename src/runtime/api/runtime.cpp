@@ -327,6 +327,8 @@ class Runtime::Parts {
         std::make_shared<insight::Insight>(insight::Origin{.rank = topology().rank,
                                                            .size = topology().size,
                                                            .host = hosts.empty() ? "" : hosts[rank],
+                                                           .node_of_rank = topology().node_of_rank,
+                                                           .shares_cores = topology().shares_cores,
                                                            .job = clock.job,
                                                            .to_world_clock = clock.to_world_clock},
                                            std::move(records));
