@@ -147,6 +147,8 @@ class Job:
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
+        if FILE_NAME.fullmatch(self.folder.name) and self.folder.is_file():
+            self.folder = self.folder.parent
         if not self.folder.is_dir():
             raise Problem(f"{folder} is not a folder")
         found = []
@@ -406,6 +408,11 @@ class Inquest:
         self._errors = sorted(error for seen in self._seen.values() for error in seen.errors)
         self._awaited = {rank: self._find_awaited(rank) for rank in self._seen}
 
+    def waits(self):
+        """(awaited rank, how long) of all waits that have not ended, or that failed."""
+        return [(other, wait.duration) for awaited in self._awaited.values()
+                for other, wait in awaited.items()]
+
     def cause(self):
         """One sentence."""
         if self._errors:
@@ -661,6 +668,9 @@ class Survey:
         self._marks = {}  # by rank, step and name: how long they took in all
         for trace in job.traces:
             self._read(trace)
+        if any(trace.why != "timeline" for trace in job.traces):  # timelines have no open waits
+            for rank, duration in Inquest(job).waits():
+                self._waited[rank] += duration
         self.steps = sorted(set.intersection(*map(set, self._exposed.values())))
         self.rows = sorted(self._rows(), key=lambda row: -row.waited_part - row.slow_part)
 
@@ -677,6 +687,7 @@ class Survey:
         begin, end = math.inf, -math.inf
         for event in trace.events():
             if event.values.get("ph") != "X":
+                end = max(end, event.end + event.number("waiting_us"))
                 continue
             begin, end = min(begin, event.begin), max(end, event.end)
             if event.kind == "phase X":
@@ -806,15 +817,16 @@ def stragglers(options):
 
 # A page with a picture of one step.
 
-COLOURS = {"forward": "#56b4e9", "backward": "#0072b2", "before step": "#cc79a7",
+COLOURS = {"mark": "#f0e442", "forward": "#56b4e9", "backward": "#0072b2", "before step": "#cc79a7",
            "step": "#009e73", "exposed": "url(#stripes)", "negotiate": "#e69f00",
            "queue": "#999999", "move": "#6a51a3", "waits": "#d55e00"}
-ROWS = ("negotiate", "queue", "move", "waits")
+ROWS = ("mark", "negotiate", "queue", "move", "waits")
 PICTURED_RANKS = 16
-LEFT, WIDTH, ROW, BLOCK = 130, 900, 12, 94
+LEFT, WIDTH, ROW, BLOCK = 130, 900, 12, 109
+CHART = 100  # the height of a chart
 
 SVG = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"
-     aria-label="What each rank did in step {step}">
+     aria-label="{label}">
 <style>
 text {{ font: 12px sans-serif; fill: #222 }}
 .small {{ font-size: 9px; fill: #666 }} .rank {{ font-weight: bold }} .inside {{ fill: #fff }}
@@ -838,6 +850,7 @@ table {{ border-collapse: collapse }} svg {{ width: 100% }}
 td, th {{ padding: .2em 1.5em .2em 0; text-align: left; border-bottom: 1px solid #ddd }}
 </style>
 <h1>Who makes the others wait</h1>
+<p>{job}</p>
 {sentences}
 <table>
 {table}
@@ -859,19 +872,24 @@ class Picture:
         phases = [event for event in itertools.chain(*self._events.values())
                   if event.kind == "phase X"]
         self._begin = min(phase.begin for phase in phases)
-        self._length = max(phase.end for phase in phases) - self._begin or 1.0
+        end = max(phase.end for phase in phases)
+        self._length = end - self._begin or 1.0
+        for trace, events in self._events.items():
+            self._events[trace] = [event for event in events if event.kind != "mark X"
+                                   or event.end > self._begin and event.begin < end]
 
     def svg(self):
         height = 64 + BLOCK * len(self._events)
         content = [*self._legend(), *self._axis(height)]
         for number, trace in enumerate(self._events):
             content += self._block(trace, 40 + BLOCK * number)
-        return SVG.format(width=LEFT + WIDTH + 20, height=height, step=self._step,
-                          content="\n".join(content))
+        return SVG.format(width=LEFT + WIDTH + 20, height=height, content="\n".join(content),
+                          label=f"What each rank did in step {self._step}")
 
     def _read(self, trace, clocks):
         for event in trace.events():
-            if event.number("step") == self._step and event.kind in ("phase X", *SPANS):
+            if event.kind == "mark X" or (
+                    event.number("step") == self._step and event.kind in ("phase X", *SPANS)):
                 event.begin, event.end = clocks.world_times(trace, event)
                 yield event
 
@@ -938,6 +956,38 @@ class Picture:
                f'height="{height}" fill="{colour}"><title>{html.escape(text)}</title></rect>'
 
 
+def steps_over_time(survey):
+    """A bar for each step; where several share one, it is that of the longest."""
+    lengths = {step: survey.length(step) for step in survey.steps}
+    ordered = sorted(lengths.values())
+    share = math.ceil(len(lengths) / WIDTH)
+    content = []
+    for begin in range(0, len(survey.steps), share):
+        step = max(survey.steps[begin:begin + share], key=lengths.get)
+        height = round(CHART * lengths[step] / (ordered[-1] or 1.0), 2)
+        x, end = (round(LEFT + WIDTH * place / len(lengths), 2) for place in (begin, begin + share))
+        content.append(f'<rect x="{x}" y="{10 + CHART - height}" width="{end - x:.2f}" '
+                       f'height="{height}" fill="{COLOURS["backward"]}"><title>step {step:.0f}: '
+                       f"{format_time(lengths[step])}</title></rect>")
+    for y, time_us in (20, ordered[-1]), (10 + CHART, 0):
+        content.append(f'<text class="small right" x="{LEFT - 6}" y="{y}">{format_time(time_us)}'
+                       "</text>")
+    text = f"The median step took {format_time(statistics.median(ordered))}, nine of ten at most " \
+           f"{format_time(ordered[math.ceil(0.9 * len(ordered)) - 1])}, the longest " \
+           f"{format_time(ordered[-1])}: step {max(lengths, key=lengths.get):.0f}."
+    chart = SVG.format(width=LEFT + WIDTH + 20, height=CHART + 20, content="\n".join(content),
+                       label="How long each step took")
+    return f"<h2>Steps over time</h2>\n<p>{text}</p>\n{chart}"
+
+
+def describe_job(job):
+    hosts = sorted({trace.host for trace in job.traces})
+    where = ", ".join(hosts) if len(hosts) < 5 else plural(len(hosts), "host")
+    written = time.gmtime(max(0.0, *(trace.wall_clock for trace in job.traces)) / 1e6)
+    return f"{job.folder}: {plural(job.size, 'rank')} on {where}, " \
+           f"{time.strftime('%Y-%m-%d %H:%M:%S UTC', written)}"
+
+
 def choose_step(survey, which):
     """The first step warms up: it is neither the worst nor the median unless it is the only one."""
     steps = sorted(survey.steps[1:] or survey.steps, key=survey.length)
@@ -955,11 +1005,14 @@ def report(options):
     if not options.output.endswith(".svg"):
         rows = ["<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
                 for row in survey.table()]
+        if page:
+            page = f"{steps_over_time(survey)}\n<h2>Step {step:.0f} of " \
+                   f"{plural(len(survey.steps), 'step')}</h2>\n{page}"
         page = PAGE.format(
+            job=html.escape(describe_job(survey.job)),
             sentences="\n".join(f"<p>{html.escape(text)}</p>" for text in survey.sentences()),
             table="\n".join([rows[0].replace("td>", "th>"), *rows[1:]]),
-            picture=f"<h2>Step {step} of {plural(len(survey.steps), 'step')}</h2>\n{page}" if page
-            else "<p>There is no step that all ranks have recorded.</p>")
+            picture=page or "<p>There is no step that all ranks have recorded.</p>")
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(page)
 

@@ -232,7 +232,7 @@ class All:
 
     def test_training(self):
         self.passes("train_test", "*ShardedTraining*")
-        self.passes("sharded_models_test", "")
+        self.passes("sharded_models_test", "*")
 
     def test_checkpoints(self):
         left_out = "*CheckpointedModels*:*ForgedCheckpoint*"

@@ -319,6 +319,14 @@ class Why(Case):
         self.assertEqual(self.cause(), "rank 3 is stopped or hangs: there was no sign of life; "
                                        "ranks 0-2 lost contact")
 
+    def test_the_file_of_one_rank(self):
+        self.write(*self.ranks_of_a_deadline())
+        folder, self.folder = self.folder, self.path(1)
+        self.addCleanup(setattr, self, "folder", folder)
+        result = subprocess.run([sys.executable, PROGRAM, "why", str(self.folder)],
+                                capture_output=True, text=True, check=True)
+        self.assertIn("rank 2 did not submit allreduce layer4", result.stdout)
+
     def test_a_record_that_was_asked_for(self):
         for rank in range(2):
             file = RankFile(rank, 2, why="requested by SIGUSR2")
@@ -616,6 +624,19 @@ class Stragglers(Case):
             "of their time for rank 1, 1% of their time for rank 2, 1% of their time for rank 3",
             "ranks 0-3 share cores with other ranks, and may wait for one"])
 
+    def test_a_rank_that_has_stopped(self):
+        """Its record is there, and the others wait for it."""
+        for rank in range(3):
+            file = RankFile(rank, 3)
+            file.operation("allreduce x", [NOW - 41 * S, NOW - 40 * S, NOW - 40 * S, NOW - 40 * S],
+                           1, last_rank=rank)
+            if rank != 1:
+                file.pending("allreduce y", NOW - 39 * S)
+            self.write(file)
+        rows, sentences = self.table()
+        self.assertEqual(rows[1][3], "78 s")
+        self.assertEqual(sentences, ["rank 1: the others waited 78 s for it, 95% of their time"])
+
     def test_no_straggler(self):
         files = self.training(extra=lambda rank, step: (0, 0.01 * (rank == step % 4)))
         for file in files:  # messages, and what never ran, are not counted
@@ -700,6 +721,11 @@ class Report(Case):
         self.assertNotIn("others waited</td>", page)
         self.assertIn("<td>20 of 20</td>", page)
         self.assertIn("<h2>Step 5 of 10 steps</h2>", page)
+        self.assertIn("4 ranks on a, b, 2001-09-09 02:01:40 UTC</p>", page)
+        self.assertIn("The median step took 63 ms, nine of ten at most 63 ms, the longest 93 ms: "
+                      "step 5.", page)
+        self.assertEqual(len(re.findall("<title>step [0-9]+: ", page)), 10)
+        self.assertIn("<title>step 5: 93 ms</title>", page)
         self.assertNotRegex(page.replace("http://www.w3.org/2000/svg", ""), "https?:|<script|@im")
 
     def test_picture(self):
@@ -719,6 +745,22 @@ class Report(Case):
                  30, 60), ("move 1 ms: allreduce bucket.1, allreduce bucket.2", 90, 1)):
             for found, expected in zip(self.bars[text], (begin, length)):
                 self.assertAlmostEqual(found, expected * 900 / 93, delta=0.02)
+
+    def test_marks_in_the_picture(self):
+        files = self.slowed()
+        begin = 1 * S + 4 * 63 * MS  # of step 5
+        for name, at in (("load", begin + 2 * MS), ("before", begin - 9 * MS)):
+            files[1].add(name, "mark", "X", at, 5 * MS)
+        self.write(*files)
+        texts = self.picture()
+        self.assertIn("mark 5 ms: load", texts)
+        self.assertNotIn("mark 5 ms: before", texts)
+
+    def test_many_steps(self):
+        self.write(*self.training(1, steps=2000))
+        self.run_trace("report")
+        page = (self.folder / "report.html").read_text()
+        self.assertEqual(len(re.findall("<title>step [0-9]+: ", page)), 667)
 
     def test_choice_of_the_step(self):
         self.write(*self.slowed())
