@@ -1,8 +1,9 @@
 // Training that survives failures: on each start it resumes from its newest checkpoint, if there is
 // one, and it saves one every few steps. kolo-restart restarts it whenever it fails, and the run
-// ends with the same parameters, bit for bit, as if it had never failed.
+// ends with the same parameters, bit for bit, as if it had never failed. When a scheduler asks it
+// to leave, it saves, and does.
 //
-//   kolo-restart -np 2 -- ./11_survive_failures [folder] [steps]
+//   kolo-restart -np 2 --preempt 60s -- ./11_survive_failures [folder] [steps]
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -70,7 +71,11 @@ int main(int argc, char** argv) {
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model->forward(batch.data), batch.target).backward();
     optimizer.step();
-    if ((step + 1) % kStepsPerCheckpoint == 0) optimizer.save(folder, {.keep_last = 2});
+    const bool is_preempted = kolo::preempted();
+    if (is_preempted || (step + 1) % kStepsPerCheckpoint == 0) {
+      optimizer.save(folder, {.keep_last = 2});
+    }
+    if (is_preempted) return kolo::kPreemptedStatus;
   }
 
   model->eval();

@@ -26,6 +26,7 @@ KILL_TIMEOUT_S = 10.0  # after SIGKILL
 POLL_S = 0.01
 LONGEST_LINE = 4096  # of mpirun's messages
 
+PREEMPTED = 75  # the program has saved and left: kolo::kPreemptedStatus
 CANNOT_START = 127
 SIGNALLED = 128
 
@@ -171,7 +172,8 @@ def make_parser():
         add_help=False, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs PROGRAM by mpirun, and again when the job fails, on the hosts that are "
         "left.\n\nThe program itself resumes from its newest checkpoint: see docs/restart.md. Exit "
-        "status: that\nof the last job; 2: wrong flags; 127: mpirun or PROGRAM cannot be run.",
+        "status: that\nof the last job, 75 if it was preempted; 2: wrong flags; 127: mpirun or "
+        "PROGRAM cannot be run.",
         epilog="PROGRAM and its arguments stand behind --, as in\n"
         "  kolo-restart -np 4 --host a:2,b:2 --min-np 2 -- ./train --lr 0.1")
     add = parser.add_argument
@@ -200,6 +202,9 @@ def make_parser():
         help="how long a host may take to start a process, or it counts as lost (default 30s)")
     add("--grace", type=parse_duration, default="10s", metavar="TIME",
         help="how long processes that are to end may take before they are killed (default 10s)")
+    add("--preempt", type=parse_duration, default="0s", metavar="TIME",
+        help="after SIGTERM, how long the job may take to save and leave (kolo::preempted(), which "
+        "SIGUSR1 asks) before it is ended (default 0s: it is ended at once)")
     parser.set_defaults(hosts={})
     return parser
 
@@ -510,21 +515,30 @@ def end_remaining_ranks(children, grace_s):
         say(f"process {pid} does not end even by SIGKILL, as while it waits for a device; it stays")
 
 
-def run_job(children, command, grace_s):
+def run_job(children, command, grace_s, preempt_s):
     """Runs mpirun, forwards signals and its standard error, and leaves none of its processes
     behind. They may take `grace_s` to end: after a signal, and after mpirun has given up the job,
-    when it may wait for a lost host."""
+    when it may wait for a lost host. Before that, SIGTERM gives the program `preempt_s` to save."""
     relay = ErrorRelay()
     mpirun = children.start(command, stderr=relay.input)
     os.close(relay.input)
-    killing_at = math.inf
+    killing_at = ending_at = math.inf
     was_killed = False
     while mpirun.returncode is None:
-        limit_s = None if killing_at == math.inf else killing_at - time.monotonic()
-        if children.wait(limit_s, relay.watched()):
+        next_s = min(killing_at, ending_at) - time.monotonic()
+        if children.wait(None if next_s == math.inf else next_s, relay.watched()):
             relay.move()
         must_end = relay.finder.is_aborted
-        for number, is_from_terminal in children.take_signals():
+        signals = children.take_signals()
+        if time.monotonic() >= ending_at:
+            say("the job has not left in time: it is ended")
+            ending_at, preempt_s = math.inf, 0
+            signals.append((signal.SIGTERM, False))
+        for number, is_from_terminal in signals:
+            if number == signal.SIGTERM and preempt_s > 0 and ending_at == math.inf:
+                say("asks the job to save and leave")
+                ending_at = time.monotonic() + preempt_s
+                number = signal.SIGUSR1
             must_end = must_end or number in END_SIGNALS
             # If the terminal has sent it to mpirun too, mpirun would take ours for a second Ctrl-C,
             # on which it abandons its ranks.
@@ -649,9 +663,12 @@ def run_until_it_succeeds(options):
     for number in range(1, options.max_restarts + 2):
         if rendezvous:  # no attempt may find what the one before has left
             os.environ["KOLO_RENDEZVOUS"] = os.path.join(rendezvous, f"{os.getpid()}-{number}")
-        end = run_job(children, command_of(options, attempt, options.program), options.grace)
+        end = run_job(children, command_of(options, attempt, options.program), options.grace,
+                      options.preempt)
         status = exit_status(end)
-        if status == 0 or children.end_signal:
+        if status == PREEMPTED:
+            say("the job has saved and left, since it was preempted")
+        if status in (0, PREEMPTED) or children.end_signal:
             return status
         failed = f"{describe(number)} failed: {reason_of(end)}"
         if number > options.max_restarts:

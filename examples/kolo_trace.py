@@ -29,6 +29,7 @@ FORMAT = 2
 FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
 SPANS = ("negotiate X", "queue X", "move X")  # of an operation
 LONG_US = 1e6  # for a wait
+STACK = 3  # functions of it that are shown
 
 
 class Problem(Exception):
@@ -338,7 +339,7 @@ class Wait:
         self.since, self.until = since, event.end + event.number("waiting_us")
         self.duration = self.until - self.since
         self.set = event.text("set")
-        self.step = event.number("step")
+        self.step, self.phase = event.number("step"), event.text("phase")
         self.name = event.name + (f" on process set {self.set}" if self.set != "world" else "")
         self.state = event.text("state") or STATES.get(event.kind)
         self.is_overdue = plain(event.text("error_kind")) == "timeout"
@@ -358,6 +359,7 @@ class LastSeen:
         self.trace = trace
         self.now = trace.to_world + trace.clock  # when the record was written
         self.phase = self.last = None  # the last phase, and the last operation that ended well
+        self.stack = []  # of the main thread, the innermost function first
         errors, open_operations = [], {}
         backward = recovered = -math.inf
         for event in trace.events(trace.to_world):
@@ -370,6 +372,10 @@ class LastSeen:
                 if event.kind == "phase X":
                     backward = event.begin if event.name == "backward" else backward
                     recovered = backward if event.name == "step" else recovered
+            elif event.kind == "stack i":
+                functions = event.args.get("functions")
+                self.stack = [text_in({0: text}, 0).partition("(")[0]
+                              for text in functions[:STACK]] if isinstance(functions, list) else []
             elif event.kind == "error i" and event.text("kind") != "lost events":
                 errors.append(Error(event.begin, trace.rank, plain(event.text("kind")),
                                     event.rank("lost_rank"), event.name))
@@ -471,7 +477,7 @@ class Inquest:
         return awaited
 
     def _awaited_in(self, wait, rank):
-        if wait.awaiting >= 0:
+        if wait.awaiting >= 0 and wait.state != "submitted":
             return [wait.awaiting]
         if wait.is_message:
             members = [wait.peer] if wait.peer >= 0 else []
@@ -484,6 +490,8 @@ class Inquest:
             # What a cut file lacks may have been submitted.
             known = [other for other in absent
                      if other in self._seen and not self._seen[other].trace.is_cut]
+            if not known and wait.awaiting in absent:
+                return [wait.awaiting]
             return known or [other for other in absent if other not in self._seen
                              or wait.duration >= LONG_US]
         return [other for other in members if other not in self._seen and wait.state == "moving"]
@@ -579,7 +587,10 @@ class Inquest:
         wait = max((wait for wait, _, _ in waits), key=lambda wait: wait.duration)
         waits = [found for found in waits if found[0].key == wait.key]
         waiters, roots = (sorted({found[column] for found in waits}) for column in (1, 2))
-        if wait.state == "submitted" or wait.is_message:
+        # Operations that are matched by order move as soon as this rank has submitted them.
+        are_late = all(root in self._seen and not self._has_submitted(root, wait)
+                       for root in roots)
+        if wait.state == "submitted" or wait.is_message or are_late:
             text = f"{list_ranks(roots)} did not submit " \
                    + "the counterpart of " * wait.is_message + wait.name
         else:
@@ -596,7 +607,8 @@ class Inquest:
         if age > LONG_US and seen.trace.why != "timeline":
             return f"rank {root} seems to be stopped: its record is {format_time(age)} older, " \
                    f"when it was {seen.doing()}"
-        return f"rank {root} was {seen.doing()}"
+        stack = f"; its main thread was in {', from '.join(seen.stack)}" if seen.stack else ""
+        return f"rank {root} was {seen.doing()}{stack}"
 
     def _explain_cycle(self, rank):
         path = [rank]
@@ -610,14 +622,16 @@ class Inquest:
                      if awaited in found and found[awaited].key == waits[-1].key]
             texts.append(f"{list_ranks(alike)} wait{'s' * (len(alike) == 1)} for rank {awaited} in "
                          f"{waits[-1].name}")
-        are_calls = all(wait.state == "submitted" and wait.awaiting < 0 and not wait.is_message
-                        and wait.step > 0 for wait in waits)
-        if len(waits) == 2 and are_calls and waits[0].step != waits[1].step \
-                and waits[0].key != waits[1].key:
-            behind, ahead = sorted((0, 1), key=lambda place: waits[place].step)
-            return f"rank {path[ahead]} did not call {waits[behind].name} in step " \
-                   f"{waits[behind].step}, and went on to step {waits[ahead].step}: " \
-                   f"{', '.join((texts[behind], texts[ahead]))}"
+        are_calls = all(wait.state == "submitted" and not wait.is_message
+                        and wait.phase in PHASES for wait in waits)
+        if len(waits) == 2 and are_calls and waits[0].key != waits[1].key:
+            behind, ahead = sorted((0, 1), key=lambda place: (
+                waits[place].step, PHASES.index(waits[place].phase)))
+            if waits[behind].step < waits[ahead].step or waits[behind].phase != waits[ahead].phase:
+                return f"rank {path[ahead]} did not call {waits[behind].name} in " \
+                       f"{waits[behind].phase} of step {waits[behind].step}, and went on to " \
+                       f"{waits[ahead].phase} of step {waits[ahead].step}: " \
+                       f"{', '.join((texts[behind], texts[ahead]))}"
         return "a cycle, as when ranks submit operations in different orders, or one leaves one " \
                "out: " + ", ".join(texts)
 
@@ -1022,24 +1036,29 @@ def report(options):
 BETWEEN_FILES = 10  # seconds: how often Kolo replaces a file
 SILENT = 2.5 * BETWEEN_FILES
 REMARKS = (("failed_operations_total", "failed"), ("stalls_total", "stalled"))
-SAMPLE = re.compile(r'kolo_(\w+)\{rank="(\d{1,9})"(?:,\w+="([^"]{0,30})")?\} '
-                    r"(\d{1,18}(?:\.\d+)?)\n", re.ASCII)
+SAMPLE = re.compile(r'kolo_(\w+)\{rank="(\d{1,9})"(?:,(?:collective|path|peer|le)="([^"]{0,30})")?'
+                    r'(?:,\w+="[^"\n]*")*\} (\d{1,18}(?:\.\d+)?)\n', re.ASCII)
+WAITS = ("late_seconds_total", "data_wait_seconds_total", "open_wait_seconds")
 TOP_HEAD = ("rank", "others waited", "remarks", "steps", "a step", "exposed", "ops/s", "MB/s",
             "agree", "move")
 
 
 class Counts:
-    """What a rank had counted when it wrote its file. Differences have what grew."""
+    """What a rank had counted when it wrote its file. Differences have what grew. A wait that has
+    not ended is longer in each file, and then counted: `waits` has both."""
 
     def __init__(self, text="", written=0.0):
         self.written = written
         self.values = collections.Counter()  # by name; sums over the second label
         self.waits = collections.Counter()  # by peer
+        self.open = 0.0, ""  # the longest wait that has not ended, and for whom
         for name, rank, label, number in SAMPLE.findall(text):
             self.rank = int(rank)
             self.values[name] += float(number)
-            if name in ("late_seconds_total", "data_wait_seconds_total") and label.isdecimal():
+            if name in WAITS and label.isdecimal():
                 self.waits[int(label)] += float(number)
+            if name == "open_wait_seconds":
+                self.open = max(self.open, (float(number), label))
         self.elapsed = self.values["elapsed_seconds_total"]
         self.started = written - self.elapsed
 
@@ -1144,6 +1163,8 @@ class LiveView:
             is_silent = bool(now.elapsed and not last.elapsed)
             remarks = ["no file"] * (not now.elapsed) \
                 + [f"silent for {format_time((newest.written - now.written) * 1e6)}"] * is_silent \
+                + [f"waits {format_time(now.open[0] * 1e6)}"
+                   + f" for rank {now.open[1]}" * now.open[1].isdecimal()] * (now.open[0] >= 1) \
                 + [f"{now.values[name]:.0f} {text}" for name, text in REMARKS if now.values[name]]
             steps = now.values["steps_total"]
             yield not is_silent, -part, rank, [
@@ -1187,6 +1208,8 @@ def positive(text):
 def parse_options(arguments):
     parser = Parser(prog="kolo-trace", description=__doc__,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version",
+                        version=f"kolo-trace for traces of format {FORMAT}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(run, text, what="folder", which="with a rank-<R>.json of each rank"):

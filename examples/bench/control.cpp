@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <list>
 #include <string>
@@ -205,6 +207,28 @@ int drive(const Options& options, int argc, char** argv) {
   }
   if (signal != 0) std::raise(signal);  // ends as if it had never been caught
   return kFailed;
+}
+
+void start_ranks(int ranks, char** argv) {
+  constexpr const char* kStarted = "KOLO_BENCH_STARTED";
+  const Launch launch(ranks, /*one_core_each=*/true);
+  std::vector<std::string> arguments;
+  for (char** argument = argv + 1; *argument != nullptr; ++argument) {
+    arguments.emplace_back(*argument);
+  }
+  std::vector<std::string> command =
+      launch.command(std::filesystem::read_symlink("/proc/self/exe"), arguments);
+  if (std::getenv(kStarted) != nullptr) {
+    throw kolo::InvalidArgument(command.front() + " has started this process, but as one rank");
+  }
+  ::setenv(kStarted, "1", 1);
+  for (const auto& [name, value] : launch.environment()) ::setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> words;
+  for (std::string& word : command) words.push_back(word.data());
+  words.push_back(nullptr);
+  ::execvp(words.front(), words.data());
+  throw kolo::InvalidArgument("cannot start " + command.front() + ": " + std::strerror(errno) +
+                              " (KOLO_MPIRUN names another mpirun)");
 }
 
 }  // namespace bench

@@ -35,6 +35,10 @@ int control(const Options& options, const std::string& baseline, const std::vect
 /// The environment variable of ranks that measure only NCCL: the name of their reference.
 inline constexpr const char* kNcclVariable = "KOLO_BENCH_NCCL";
 
+/// Replaces this process by an mpirun that starts this program on `ranks` ranks. Throws
+/// kolo::InvalidArgument if it cannot.
+[[noreturn]] void start_ranks(int ranks, char** argv);
+
 /// Starts Kolo's ranks with this program's command line, and the baseline's ranks if there is one,
 /// and measures. Returns the exit status.
 int drive(const Options& options, int argc, char** argv);

@@ -21,6 +21,7 @@
 #include "bench/machine.hpp"
 #include "bench/mpi_cases.hpp"
 #include "bench/options.hpp"
+#include "bench/pairs.hpp"
 #include "bench/rank.hpp"
 #include "comm/gpu/cuda_gpus.hpp"
 #include "comm/launcher.hpp"
@@ -229,6 +230,12 @@ int main(int argc, char** argv) {
     if (options.mode == Mode::PrintConfig) return examples::leave({0, config_table()}, prints);
     if (options.mode == Mode::SelfCheck) {
       if (prints) check_self(options.ranks_to_start());
+      return 0;
+    }
+    if (options.mode == Mode::Pairs) {
+      if (!mpi) start_ranks(options.ranks_to_start(), argv);
+      const kolo::Runtime runtime;
+      measure_pairs();
       return 0;
     }
     return mpi ? run_among_ranks(options, *mpi) : measure(options, argc, argv);

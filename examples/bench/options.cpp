@@ -206,6 +206,9 @@ void add_run_options(CLI::App& app, Options& options) {
   app.add_option("--csv", options.csv, "write them as comma-separated values")->type_name("FILE");
   app.add_option("--plot", options.plot, "plot them as an SVG")->type_name("FILE");
   app.add_flag_callback(
+      "--pairs", [&options] { options.mode = Mode::Pairs; },
+      "measure messages between each two hosts, or ranks of one host, and a barrier, and end");
+  app.add_flag_callback(
       "--config", [&options] { options.mode = Mode::PrintConfig; },
       "print all settings of the environment, and end");
   app.add_flag_callback(

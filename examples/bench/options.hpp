@@ -28,7 +28,7 @@ inline constexpr const char* kWindow = "window";
 /// GPU memory.
 inline constexpr const char* kDevice = "device";
 
-enum class Mode { Measure, PrintConfig, SelfCheck };
+enum class Mode { Measure, Pairs, PrintConfig, SelfCheck };
 
 /// The command line of kolo-bench.
 struct Options {

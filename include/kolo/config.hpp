@@ -37,6 +37,7 @@ struct Config {
   std::string record = "auto";
   std::string timeline;
   std::string metrics;
+  std::string metrics_labels;
 
   std::size_t fusion_bytes = std::size_t{512} << 10;
 

@@ -56,6 +56,18 @@ class MarkedSpan {
   std::int64_t begin_;
 };
 
+/// What a program that trains does. DistributedOptimizer says so itself.
+enum class TrainingPhase : std::uint8_t {
+  Forward,   ///< and all else between two steps. Entering it ends a step
+  Backward,  ///< from the first gradient on
+  Step,      ///< from the end of backward() on
+};
+/// For records, timelines and metrics of training whose steps Kolo does not see: the c10d backend
+/// enters Backward and Step, and with kolo.distributed Forward, where an optimizer of torch.optim
+/// ends its step(); other programs enter Forward at the end of each step. Nothing happens if the
+/// program is in that phase, or there is no Runtime.
+void enter_phase(TrainingPhase phase);
+
 /// What this rank has counted so far. Takes no lock that an operation holds, so that it may be
 /// called at any time, also in a function that runs inside an operation. KOLO_METRICS writes the
 /// same to a file every 10 s.

@@ -7,6 +7,7 @@
 #include "kolo/insight.hpp"
 #include "kolo/messages.hpp"
 #include "kolo/objects.hpp"
+#include "kolo/preemption.hpp"
 #include "kolo/runtime.hpp"
 #include "kolo/shard.hpp"
 #include "kolo/torch/activation_checkpoint.hpp"

@@ -50,8 +50,13 @@ struct Metrics {
   /// By world rank: seconds in which no data of a set moved because of that rank.
   std::vector<double> data_wait_seconds;
   double unknown_data_wait_seconds = 0.0;  ///< short ones, and on ranks that are not known
+  /// By world rank: for how long the operation that waits for that rank now has been waiting; of
+  /// several, the longest. 0: none does.
+  std::vector<double> open_wait_seconds;
+  double unknown_open_wait_seconds = 0.0;  ///< the same, for ranks that are not known
   double blocked_seconds = 0.0;            ///< in which the program's threads waited for operations
-  std::uint64_t steps = 0;                 ///< of DistributedOptimizer
+  std::uint64_t steps = 0;                 ///< of training: see enter_phase()
+  double last_step_time = 0.0;             ///< when the last one ended, since the epoch; 0: none
   double exposed_seconds = 0.0;            ///< of blocked_seconds, in these steps
   std::uint64_t stalls = 0;   ///< reported after KOLO_STALL_WARN, by the first rank of a set
   std::uint64_t records = 0;  ///< written: see dump_record()

@@ -1,10 +1,13 @@
 """Kolo for Python: `kolo.torch` has Horovod's interface, `kolo.distributed` is a backend of
 torch.distributed. A program may use both; they share the ranks.
 
-The errors of both are here. Horovod's HorovodInternalError is `Error`.
+The errors of both are here; Horovod's HorovodInternalError is `Error`. So is what C++ has in
+kolo/insight.hpp and kolo/preemption.hpp: dump_record(), start_timeline(), mark(), enter_phase(),
+metrics(), preempted(), and span(), a `with` block in place of MarkedSpan.
 """
 
 import atexit
+import json
 import sys
 import threading
 import traceback
@@ -13,10 +16,20 @@ import torch as _torch  # noqa: F401: loads the libraries that the extension nee
 
 from . import _kolo, _launcher
 from ._kolo import (BackendError, Error, InvalidArgument, MismatchError, PeerLostError,
-                    ShutdownError, TimeoutError)
+                    ShutdownError, TimeoutError, TrainingPhase, dump_record, enter_phase, mark,
+                    preempted, request_preemption, span, start_timeline, stop_timeline)
 
-__all__ = ["BackendError", "Error", "InvalidArgument", "MismatchError", "PeerLostError",
-           "ShutdownError", "TimeoutError"]
+__all__ = ["BackendError", "Error", "InvalidArgument", "MismatchError", "PREEMPTED_STATUS",
+           "PeerLostError", "ShutdownError", "TimeoutError", "TrainingPhase", "dump_record",
+           "enter_phase", "mark", "metrics", "preempted", "request_preemption", "span",
+           "start_timeline", "stop_timeline"]
+
+PREEMPTED_STATUS = 75  # of a program that leaves after preempted(): EX_TEMPFAIL, try again
+
+
+def metrics():
+    """What this rank has counted so far, by the names in docs/insight.md."""
+    return json.loads(_kolo.metrics())
 
 atexit.register(_kolo.shutdown)  # while there is an interpreter
 

@@ -1,6 +1,7 @@
 // What Python sees of Kolo: its calls, as they are.
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unistd.h>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
 #include "kolo/insight.hpp"
+#include "kolo/preemption.hpp"
 #include "kolo/runtime.hpp"
 
 namespace kolo::python {
@@ -49,6 +51,37 @@ void unlock_while(const std::function<void()>& wait) {
   if (PyGILState_Check() == 0) return wait();
   const py::gil_scoped_release unlocked;
   wait();
+}
+
+/// A `with` block of the program.
+class Span {
+ public:
+  explicit Span(std::string name) : name_(std::move(name)) {}
+  void enter() { span_.emplace(name_); }
+  void exit(const py::args&) { span_.reset(); }
+
+ private:
+  const std::string name_;
+  std::optional<MarkedSpan> span_;
+};
+
+void bind_insight(py::module_& module) {
+  module.def("dump_record", &dump_record, WithoutLock());
+  module.def("start_timeline", &start_timeline, WithoutLock());
+  module.def("stop_timeline", &stop_timeline, WithoutLock());
+  module.def("mark", &mark);
+  py::class_<Span>(module, "span")
+      .def(py::init<std::string>())
+      .def("__enter__", &Span::enter)
+      .def("__exit__", &Span::exit);
+  py::enum_<TrainingPhase>(module, "TrainingPhase")
+      .value("FORWARD", TrainingPhase::Forward)
+      .value("BACKWARD", TrainingPhase::Backward)
+      .value("STEP", TrainingPhase::Step);
+  module.def("enter_phase", &enter_phase);
+  module.def("metrics", [] { return to_json(metrics()); });
+  module.def("preempted", &preempted, WithoutLock());
+  module.def("request_preemption", &request_preemption);
 }
 
 void init(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
@@ -95,9 +128,8 @@ PYBIND11_MODULE(_kolo, module) {
   module.def("build_info", &kolo::build_info);
   module.def("mpi_enabled", &kolo::comm::mpi_environment::is_running);
   module.def("mpi_threads_supported", &kolo::comm::mpi_environment::has_any_thread);
-  module.def("start_timeline", &kolo::start_timeline, WithoutLock());
-  module.def("stop_timeline", &kolo::stop_timeline, WithoutLock());
   module.def("make_c10d_backend", &make_backend, WithoutLock());
+  bind_insight(module);
   bind_collectives(module);
   bind_optimizer(module);
   bind_sync_batch_norm(module);

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string_view>
 #include <unistd.h>
@@ -112,7 +114,11 @@ const std::array kSettings{
     Setting{"KOLO_METRICS", &Config::metrics, 0, 0,
             "File that each rank replaces every 10 s by its metrics, in Prometheus' text format. "
             "{rank} in its name stands for the rank; without it, a dot and the rank are appended "
-            "if there are several. Empty: none."},
+            "if there are several. Or an address, as :9400, at which the first rank of each host "
+            "answers HTTP requests, and the others at the ports that follow; without a host name "
+            "requests of this host alone. Empty: none."},
+    Setting{"KOLO_METRICS_LABELS", &Config::metrics_labels, 0, 0,
+            "Labels of all values of KOLO_METRICS, besides rank and job_id: team=vision,run=42."},
     Setting{"KOLO_FUSION_BYTES", &Config::fusion_bytes, 0, std::int64_t{1} << 30,
             "Largest fused batch. A batch that exceeds the cache costs more than it saves."},
 };
@@ -242,6 +248,26 @@ void parse(const Setting& setting, std::string_view text, Config& config) {
   }
 }
 
+/// Names that Prometheus accepts and Kolo does not use, each once, and values without escapes.
+bool are_labels(std::string_view text) {
+  std::set<std::string_view> used{"rank", "collective", "path", "peer", "le"};
+  while (!text.empty()) {
+    const std::string_view label = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(label.size() + 1, text.size()));
+    const std::string_view name = label.substr(0, label.find('='));
+    const auto is_letter = [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+    };
+    if (name.empty() || name == label || name.starts_with("__") ||
+        std::isdigit(static_cast<unsigned char>(name.front())) ||
+        !std::ranges::all_of(name, is_letter) || !used.insert(name).second ||
+        label.find_first_of("\"\\\n") != std::string_view::npos) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// Runs `look_up` and prefixes its errors with the variable's name.
 template <class LookUp>
 void require_known(const std::string& variable, LookUp look_up) {
@@ -308,6 +334,11 @@ void Config::validate() const {
     throw InvalidArgument("KOLO_NCCL_ALGO='" + nccl_algo + "': expected ring or auto");
   }
   require_known("KOLO_SHARD", [&] { shard_named(shard); });
+  if (!are_labels(metrics_labels)) {
+    throw InvalidArgument("KOLO_METRICS_LABELS='" + metrics_labels +
+                          "': expected labels such as team=vision,run=42, other than rank, "
+                          "collective, path, peer and le, each once");
+  }
 }
 
 std::vector<ConfigEntry> describe(const Config& config) {

@@ -1,6 +1,7 @@
 #include "insight/insight.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <csignal>
 #include <exception>
 #include <filesystem>
@@ -10,25 +11,14 @@
 
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "insight/metrics_server.hpp"
 
 namespace kolo::insight {
 namespace {
 
-std::atomic<unsigned> requests{0};
 thread_local bool is_in_metrics_function = false;  // of start_metrics()
-static_assert(std::atomic<unsigned>::is_always_lock_free);
 
 constexpr std::chrono::hours kForEver{24 * 365};  // clocks count nanoseconds
-
-/// Mpirun forwards SIGUSR2 to all ranks. A program's own handler stays.
-void listen_for_requests() {
-  struct sigaction current = {};
-  if (sigaction(SIGUSR2, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
-  struct sigaction ours = {};
-  ours.sa_handler = [](int) { requests.fetch_add(1, std::memory_order_relaxed); };
-  ours.sa_flags = SA_RESTART;
-  sigaction(SIGUSR2, &ours, nullptr);
-}
 
 /// Errors of the program's arguments and orderly ends need no record.
 bool is_worth_a_record(ErrorKind kind) {
@@ -38,11 +28,18 @@ bool is_worth_a_record(ErrorKind kind) {
 }  // namespace
 
 Insight::Insight(Origin origin, std::string records)
-    : recorder_(std::move(origin)),
-      records_(std::move(records)),
-      requests_served_(requests.load()) {
-  if (!records_.empty()) listen_for_requests();
+    : recorder_(std::move(origin)), records_(std::move(records)) {
+  if (records_.empty()) return;
+  // Mpirun passes SIGUSR2 on to all ranks, and ends them by SIGTERM.
+  questions_.emplace({SIGUSR2, SIGTERM}, [this](std::string_view why) {
+    // All ranks of a job that is ended get SIGTERM, those of one that has failed, too.
+    const bool is_asked = why.ends_with("SIGUSR2");
+    try_to_record(why, is_asked || (recorder_.origin().rank == 0 && !has_said_where_));
+    write_metrics();
+  });
 }
+
+Insight::~Insight() = default;
 
 bool Insight::report(const std::string& text, const std::string& ending, bool is_last) {
   const Lock lock(report_lock_);
@@ -52,8 +49,7 @@ bool Insight::report(const std::string& text, const std::string& ending, bool is
   reported_ = text;
   reported_ending_ = ending;
   const bool says_where = !records_.empty() && !has_said_where_.exchange(true);
-  KOLO_LOG(Error) << text
-                  << (says_where ? " (kolo-trace why " + records_ + " says what led to it)" : "");
+  KOLO_LOG(Error) << text << (says_where ? " (" + command() + " says what led to it)" : "");
   return true;
 }
 
@@ -62,7 +58,7 @@ void Insight::note(Recorder::Problem problem, bool is_last) noexcept {
     if (!is_worth_a_record(problem.failure.kind)) return;
     const std::string text = problem.failure.text;
     recorder_.add(std::move(problem));
-    if (records_.empty() || !creator_.is_current()) return;
+    if (!creator_.is_current()) return;
     if (!record_lock_.try_lock()) return;  // one is being written
     {
       const Lock lock(record_lock_, std::adopt_lock);
@@ -70,28 +66,43 @@ void Insight::note(Recorder::Problem problem, bool is_last) noexcept {
       if (now < next_record_ && !is_last) return;
       next_record_ = now + kRecordPause;
     }
-    try_to_record(text, !has_said_where_.exchange(true));
+    if (!records_.empty()) try_to_record(text, !has_said_where_.exchange(true));
+    write_metrics();
   } catch (const std::exception& error) {  // no memory
     KOLO_LOG(Warn) << "no record of the error: " << error.what();
   }
-}
-
-void Insight::serve_requests() noexcept {
-  const unsigned requested = requests.load(std::memory_order_relaxed);
-  if (requests_served_.load(std::memory_order_relaxed) == requested) return;
-  if (requests_served_.exchange(requested) == requested || records_.empty()) return;
-  try_to_record("requested by SIGUSR2", true);
 }
 
 void Insight::try_to_record(std::string_view why, bool says_where) noexcept {
   try {
     const std::string path = write_record(records_, why);
     if (!says_where) return;
-    KOLO_LOG(Warn) << "wrote what this rank did last to " << path << "; kolo-trace why " << records_
+    KOLO_LOG(Warn) << "wrote what this rank did last to " << path << "; " << command()
                    << " reads the records of all ranks";
   } catch (const std::exception& error) {
     KOLO_LOG(Warn) << error.what();
   }
+}
+
+/// What a user may paste into a shell, and where.
+std::string Insight::command() const {
+  const Origin& origin = recorder_.origin();
+  std::error_code error;
+  std::string folder = std::filesystem::absolute(records_, error).string();
+  if (error) folder = records_;
+  constexpr std::string_view kPlain = "/._-+=:,@%";
+  const bool is_plain = std::ranges::all_of(folder, [&](unsigned char letter) {
+    return std::isalnum(letter) != 0 || kPlain.find(static_cast<char>(letter)) != kPlain.npos;
+  });
+  if (!is_plain) {
+    for (std::size_t at = 0; (at = folder.find('\'', at)) != std::string::npos; at += 4) {
+      folder.replace(at, 1, "'\\''");
+    }
+    folder = "'" + folder + "'";
+  }
+  const bool is_one_host =
+      std::ranges::count(origin.node_of_rank, 0) == std::ssize(origin.node_of_rank);
+  return "kolo-trace why " + folder + (is_one_host ? "" : " on " + origin.host);
 }
 
 void Insight::require_creator_process() const {
@@ -153,10 +164,15 @@ Metrics Insight::metrics() const {
   const auto ranks = static_cast<std::size_t>(recorder_.origin().size);
   metrics.late_seconds.resize(ranks);
   metrics.data_wait_seconds.resize(ranks);
+  metrics.open_wait_seconds.resize(ranks);
   const auto seconds = [](Event::Time time) { return std::chrono::duration<double>(time).count(); };
   metrics.blocked_seconds = seconds(recorder_.blocked());
   metrics.steps = recorder_.steps();
   metrics.exposed_seconds = seconds(recorder_.exposed());
+  if (const Event::Time last = recorder_.last_step(); last.count() > 0) {
+    const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+    metrics.last_step_time = seconds(since_epoch - (time_of(Clock::now()) - last));
+  }
   metrics.records = records_written_.load(std::memory_order_relaxed);
   const Lock lock(meters_lock_);
   for (const Meter& meter : meters_) meter.add_to(metrics);
@@ -206,17 +222,40 @@ void Insight::stop_metrics() {
   listener_.reset();
 }
 
-void Insight::start_metrics_file(std::string_view name) {
-  const Origin& origin = recorder_.origin();
-  metrics_file_ = std::make_unique<MetricsFile>(name_for_rank(name, origin), [this] {
-    return to_prometheus(metrics(), recorder_.origin().rank);
+void Insight::start_to_export(const std::string& place, int local_rank, std::string labels) {
+  const auto text = [this, labels = std::move(labels)](bool is_open_metrics) {
+    return to_prometheus(metrics(), recorder_.origin().rank, labels, is_open_metrics);
+  };
+  if (MetricsServer::is_address(place)) {
+    server_ = std::make_unique<MetricsServer>(place, local_rank, text);
+    return;
+  }
+  const Lock lock(file_lock_);
+  file_ = std::make_unique<MetricsFile>(name_for_rank(place, recorder_.origin()),
+                                        [text] { return text(false); });
+}
+
+void Insight::write_metrics() {
+  const Lock lock(file_lock_);
+  if (file_ != nullptr) file_->write();
+}
+
+void Insight::let_preempt() {
+  std::call_once(lets_preempt_, [&] {
+    preemption_.emplace({SIGTERM, SIGUSR1}, [](std::string_view) {});
+    Signals::let_preempt();
   });
 }
 
 void Insight::stop() {
   stop_timeline();
   stop_metrics();
-  metrics_file_.reset();
+  preemption_.reset();
+  questions_.reset();
+  server_.reset();
+  const Lock lock(file_lock_);
+  if (file_ != nullptr && recorder_.problems().empty()) file_->remove();
+  file_.reset();
 }
 
 }  // namespace kolo::insight

@@ -80,6 +80,13 @@ void Meter::add_to(Metrics& metrics) const {
   }
   metrics.unknown_data_wait_seconds += unknown_data_wait_.seconds();
   metrics.stalls += stalls_.value();
+  if (const std::uint64_t since = open_since_.value(); since > 0) {
+    const std::chrono::duration<double> time = time_of(Clock::now()) - Event::Time{since};
+    const std::uint64_t peer = open_peer_.value();
+    double& longest =
+        peer > 0 ? metrics.open_wait_seconds[peer - 1] : metrics.unknown_open_wait_seconds;
+    longest = std::max(longest, time.count());
+  }
 }
 
 }  // namespace kolo::insight

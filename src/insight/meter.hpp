@@ -26,6 +26,16 @@ class Meter {
   /// @param operation of the kind Ended
   void count(const Event& operation);
   void count_stall() { stalls_.add(1); }
+  /// The operation that has waited longest, and for which world rank; -1: unknown. A `since` of 0:
+  /// none waits.
+  void set_open_wait(Event::Time since, int peer) {
+    open_since_.set(static_cast<std::uint64_t>(since.count()));
+    open_peer_.set(static_cast<std::uint64_t>(std::int64_t{peer} + 1));
+  }
+  /// The operation that began then has ended.
+  void end_open_wait(Event::Time since) {
+    if (open_since_.value() == static_cast<std::uint64_t>(since.count())) open_since_.set(0);
+  }
   /// @param bytes that the engine has moved since restart()
   void set(const Metrics::Bytes& bytes);
 
@@ -77,6 +87,8 @@ class Meter {
   Counter unknown_data_wait_;
   Event::Time waits_until_{};  // are counted; the engine's
   Counter stalls_;
+  Counter open_since_;
+  Counter open_peer_;  // + 1
 };
 
 }  // namespace kolo::insight

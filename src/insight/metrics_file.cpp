@@ -1,10 +1,12 @@
 #include "insight/metrics_file.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -21,6 +23,7 @@ using Sample = std::pair<std::string, double>;  // the label's value
 struct Family {
   std::string_view name;
   std::string_view help;
+  std::string_view type = "counter";
   std::string_view label{};       ///< empty: one value
   std::vector<Sample> samples{};  ///< of a histogram: cumulative
   const Metrics::Histogram* histogram = nullptr;
@@ -39,7 +42,8 @@ Family counter(std::string_view name, std::string_view help, auto value) {
 }
 
 Family histogram(std::string_view name, std::string_view help, const Metrics::Histogram& values) {
-  Family family{.name = name, .help = help, .label = "le", .histogram = &values};
+  Family family{
+      .name = name, .help = help, .type = "histogram", .label = "le", .histogram = &values};
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < values.counts.size(); ++i) {
     count += values.counts[i];
@@ -100,13 +104,24 @@ void add_times(const Metrics& metrics, std::vector<Family>& families) {
                              "Time in which no data moved because of a peer.",
                              metrics.data_wait_seconds));
   families.back().samples.emplace_back("unknown", metrics.unknown_data_wait_seconds);
+  families.push_back(by_peer("kolo_open_wait_seconds",
+                             "For how long the operation that waits for a peer has waited.",
+                             metrics.open_wait_seconds));
+  families.back().samples.emplace_back("unknown", metrics.unknown_open_wait_seconds);
+  families.back().type = "gauge";
 }
 
 void add_program(const Metrics& metrics, std::vector<Family>& families) {
   families.push_back(counter("kolo_blocked_seconds_total",
                              "Time in which the program's threads waited for operations.",
                              metrics.blocked_seconds));
-  families.push_back(counter("kolo_steps_total", "Steps of DistributedOptimizer.", metrics.steps));
+  families.push_back(counter("kolo_steps_total", "Steps of training.", metrics.steps));
+  if (metrics.last_step_time > 0.0) {
+    families.push_back(counter("kolo_last_step_timestamp_seconds",
+                               "When the last step ended, in seconds since the epoch.",
+                               metrics.last_step_time));
+    families.back().type = "gauge";
+  }
   families.push_back(counter("kolo_step_exposed_seconds_total",
                              "Time in steps in which the program's threads waited for operations.",
                              metrics.exposed_seconds));
@@ -158,18 +173,41 @@ std::string to_json(const Metrics& metrics) {
 
 namespace kolo::insight {
 
-std::string to_prometheus(const Metrics& metrics, int rank) {
+std::string labels_of(std::uint64_t job, std::string_view own) {
+  std::string labels;
+  bool has_job = false;
+  while (!own.empty()) {
+    const std::string_view one = own.substr(0, own.find(','));
+    own.remove_prefix(std::min(one.size() + 1, own.size()));
+    const std::size_t equals = one.find('=');
+    labels.append(",").append(one.substr(0, equals)).append("=\"");
+    labels.append(one.substr(equals + 1)).append("\"");
+    has_job |= one.substr(0, equals) == "job_id";
+  }
+  if (has_job) return labels;
+  std::string id = std::to_string(job);
+  for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"}) {
+    const char* const value = std::getenv(variable);
+    if (value != nullptr && std::strpbrk(value, "\"\\\n") == nullptr) id = value;
+  }
+  return ",job_id=\"" + id + "\"" + labels;
+}
+
+std::string to_prometheus(const Metrics& metrics, int rank, std::string_view labels,
+                          bool is_open_metrics) {
   std::string text;
   const std::string rank_label = "{rank=\"" + std::to_string(rank) + "\"";
   for (const Family& family : families_of(metrics)) {
     const bool is_histogram = family.histogram != nullptr;
     const std::string name(family.name);
     const auto add = [&](std::string_view suffix, const std::string& label, double value) {
-      text.append(name).append(suffix).append(rank_label).append(label);
+      text.append(name).append(suffix).append(rank_label).append(label).append(labels);
       text.append("} ").append(to_text(value)).append("\n");
     };
-    text.append("# HELP ").append(name).append(" ").append(family.help).append("\n");
-    text.append("# TYPE ").append(name).append(is_histogram ? " histogram\n" : " counter\n");
+    std::string of_family = name;
+    if (is_open_metrics && family.type == "counter") of_family.resize(name.rfind("_total"));
+    text.append("# HELP ").append(of_family).append(" ").append(family.help).append("\n");
+    text.append("# TYPE ").append(of_family).append(" ").append(family.type).append("\n");
     for (const auto& [value, number] : family.samples) {
       const std::string label =
           family.label.empty() ? "" : std::string(",").append(family.label) + "=\"" + value + "\"";
@@ -179,7 +217,7 @@ std::string to_prometheus(const Metrics& metrics, int rank) {
     add("_sum", "", family.histogram->sum);
     add("_count", "", family.samples.back().second);
   }
-  return text;
+  return is_open_metrics ? text + "# EOF\n" : text;
 }
 
 std::string name_for_rank(std::string_view name, const Origin& origin) {
@@ -199,6 +237,8 @@ MetricsFile::MetricsFile(std::string path, std::function<std::string()> text,
       }) {}
 
 void MetricsFile::write() try {
+  const Lock lock(lock_);
+  if (is_removed_) return;
   const std::string temporary = path_ + ".tmp";
   std::ofstream file(temporary);
   file << text_();
@@ -209,6 +249,12 @@ void MetricsFile::write() try {
                  << ". The run goes on without the file. Choose one that this rank can write.";
 } catch (const std::exception& error) {  // no memory: next time
   KOLO_LOG(Warn) << "KOLO_METRICS: " << error.what();
+}
+
+void MetricsFile::remove() {
+  const Lock lock(lock_);
+  is_removed_ = true;
+  std::remove(path_.c_str());
 }
 
 }  // namespace kolo::insight

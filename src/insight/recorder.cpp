@@ -134,7 +134,10 @@ void Recorder::enter(Phase phase) noexcept {
         Event::Time{blocked - blocked_before_.exchange(blocked, std::memory_order_relaxed)};
     exposed_.fetch_add(event.waited.count(), std::memory_order_relaxed);
   }
-  if (ends_step) steps_.fetch_add(1, std::memory_order_relaxed);
+  if (ends_step) {
+    steps_.fetch_add(1, std::memory_order_relaxed);
+    last_step_.store(now.count(), std::memory_order_relaxed);
+  }
   if (event.phase != Phase::None) add(event, name_of(event.phase));
 }
 

@@ -123,6 +123,8 @@ class Recorder {
   /// Steps that have ended, and the waits in them.
   std::uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   Event::Time exposed() const { return Event::Time{exposed_.load(std::memory_order_relaxed)}; }
+  /// When the last of them ended; 0: none has.
+  Event::Time last_step() const { return Event::Time{last_step_.load(std::memory_order_relaxed)}; }
 
   /// Names a process set in traces, also after its end. Sets added long before lose their names.
   void name_set(int number, std::string name);
@@ -150,6 +152,7 @@ class Recorder {
   std::atomic<std::int64_t> blocked_before_{0};  // the current step
   std::atomic<std::uint64_t> steps_{0};
   std::atomic<std::int64_t> exposed_{0};
+  std::atomic<std::int64_t> last_step_{0};
   mutable Mutex lock_;  // of what is rarely used
   std::map<int, std::string> sets_ KOLO_GUARDED_BY(lock_);
   std::deque<int> added_sets_ KOLO_GUARDED_BY(lock_);  // all but the world, oldest first

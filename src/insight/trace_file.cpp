@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/signals.hpp"
 #include "kolo/algorithm.hpp"
 
 namespace kolo::insight {
@@ -63,13 +64,14 @@ void append_json(std::string& to, Event::Time time) {
   to += static_cast<char>('0' + rest % 10);
 }
 
-void append_json(std::string& to, const std::vector<int>& numbers) {
+template <class Value>
+void append_json(std::string& to, const std::vector<Value>& values) {
   to += '[';
-  for (const int number : numbers) {
-    append_json(to, number);
+  for (const Value& value : values) {
+    append_json(to, value);
     to += ',';
   }
-  if (!numbers.empty()) to.pop_back();
+  if (!values.empty()) to.pop_back();
   to += ']';
 }
 
@@ -90,7 +92,8 @@ std::FILE* create(const std::string& folder, const std::string& path) {
   std::filesystem::create_directories(folder, error);
   std::FILE* const file = std::fopen(path.c_str(), "we");
   if (file == nullptr) {
-    throw BackendError("trace " + path + ": cannot create the file: " + std::strerror(errno) +
+    const int reason = error ? error.value() : errno;  // a folder that cannot be made is not there
+    throw BackendError("trace " + path + ": cannot create the file: " + std::strerror(reason) +
                        ". Choose a folder that this rank can write to.");
   }
   std::setvbuf(file, nullptr, _IONBF, 0);
@@ -276,6 +279,14 @@ void TraceFile::write(const Recorder::Problem& problem) {
   end_event();
 }
 
+void TraceFile::write_stack(const std::vector<std::string>& functions) {
+  if (functions.empty()) return;
+  begin_event("main thread", "stack", 'i', time_of(Clock::now()), 0);
+  line_ += R"(,"s":"p")";
+  add_arg("functions", functions);
+  end_event();
+}
+
 void TraceFile::write_gap(std::uint64_t lost) {
   begin_event("events lost", "error", 'i', time_of(Clock::now()), 0);
   line_ += R"(,"s":"p")";
@@ -344,6 +355,7 @@ std::string write_record(const Recorder& recorder, const std::string& folder,
   for (const Recorder::Problem& problem : recorder.problems()) file.write(problem);
   file.write_unfinished(entries);
   file.publish();
+  file.write_stack(Signals::main_thread_stack());
   for (const Recorder::Entry& entry : entries) file.write(entry);
   file.close();
   return file.path();

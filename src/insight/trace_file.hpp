@@ -28,6 +28,8 @@ class TraceFile {
   void write(const Recorder::Problem& problem);
   /// Of these events: the operations that have begun and not ended; and the current phase.
   void write_unfinished(const std::vector<Recorder::Entry>& entries);
+  /// Where the process's main thread is.
+  void write_stack(const std::vector<std::string>& functions);
   /// This many events were overwritten before they could be written.
   void write_gap(std::uint64_t lost);
   /// Replaces an older file of that name by this one, with all that has been written.

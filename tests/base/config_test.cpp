@@ -115,6 +115,7 @@ std::vector<std::string> changed_fields(const Config& config) {
   look("record", &Config::record);
   look("timeline", &Config::timeline);
   look("metrics", &Config::metrics);
+  look("metrics_labels", &Config::metrics_labels);
   look("fusion_bytes", &Config::fusion_bytes);
   return changed;
 }
@@ -125,6 +126,7 @@ std::string other_value(const ConfigEntry& entry) {
   if (entry.variable == "KOLO_LAUNCHER") return "none";
   if (entry.variable == "KOLO_NCCL_ALGO") return "auto";
   if (entry.variable == "KOLO_LOG_LEVEL") return "debug";
+  if (entry.variable == "KOLO_METRICS_LABELS") return "team=vision,run=42";
   if (entry.unit == "duration") return "7ms";
   if (entry.unit == "bytes") return "8KB";
   if (entry.unit == "number") return "3";
@@ -142,6 +144,18 @@ TEST(ConfigTest, EveryVariable_SetsItsFieldOnly) {
     const Config config = Config::from_environment();
     EXPECT_EQ(changed_fields(config), std::vector<std::string>{field}) << entry.variable;
     EXPECT_EQ(entry_of(config, entry.variable).value, value);
+  }
+}
+
+TEST(ConfigTest, LabelsThatPrometheusOrKoloCannotHave_AreRejected) {
+  for (const char* good : {"a=", "_b9=x y,job_id=7", "a=1,", "team=ü"}) {
+    const Variable variable("KOLO_METRICS_LABELS", good);
+    EXPECT_EQ(Config::from_environment().metrics_labels, good);
+  }
+  for (const char* bad : {"a", "=1", "a b=1", "9a=1", "__a=1", "rank=1", "le=1", "peer=1",
+                          "a=1,a=2", "a=\"", "a=\\", "a=1,,b=2", "a=\n"}) {
+    const Variable variable("KOLO_METRICS_LABELS", bad);
+    EXPECT_THROW(Config::from_environment(), InvalidArgument) << bad;
   }
 }
 
@@ -256,7 +270,7 @@ TEST(ConfigTest, Describe_ListsEverySettingOnceWithItsValue) {
     EXPECT_FALSE(entry.range.empty()) << entry.variable;
     EXPECT_TRUE(variables.insert(entry.variable).second) << entry.variable << " twice";
   }
-  EXPECT_EQ(variables.size(), 19u);
+  EXPECT_EQ(variables.size(), 20u);
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").value, "90s");
   EXPECT_EQ(entry_of(config, "KOLO_TIMEOUT").default_value, "30min");
   EXPECT_EQ(entry_of(config, "KOLO_STALL_WARN").value, "0s");

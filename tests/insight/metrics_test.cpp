@@ -4,20 +4,26 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <nlohmann/json.hpp>
 
+#include "comm/file_descriptor.hpp"
 #include "insight/insight.hpp"
 #include "insight/meter.hpp"
 #include "insight/metrics_file.hpp"
+#include "insight/metrics_server.hpp"
 #include "insight/prometheus.hpp"
 #include "kolo/runtime.hpp"
 
@@ -44,6 +50,7 @@ Metrics read(const Meter& meter) {
   Metrics metrics;
   metrics.late_seconds.resize(kOrigin.size);
   metrics.data_wait_seconds.resize(kOrigin.size);
+  metrics.open_wait_seconds.resize(kOrigin.size);
   meter.add_to(metrics);
   return metrics;
 }
@@ -151,6 +158,31 @@ TEST(MeterTest, WaitsAtOnceCountOnce) {
   EXPECT_DOUBLE_EQ(metrics.unknown_data_wait_seconds, 0.001);
 }
 
+TEST(MeterTest, OpenWaitsLastUntilTheirOperationEnds) {
+  Insight insight(kOrigin, "");
+  Meter& first = insight.take_meter();
+  Meter& second = insight.take_meter();
+  const Event::Time now = insight::time_of(insight::Clock::now());
+  first.set_open_wait(now - 20s, 3);
+  second.set_open_wait(now - 50s, 3);
+  const auto is_near = [](double seconds, double expected) {
+    return seconds >= expected && seconds < expected + 60.0;
+  };
+  Metrics metrics = insight.metrics();
+  EXPECT_TRUE(is_near(metrics.open_wait_seconds[3], 50)) << "the longest";
+  EXPECT_EQ(metrics.open_wait_seconds[0], 0.0);
+  EXPECT_EQ(metrics.unknown_open_wait_seconds, 0.0);
+  second.end_open_wait(now - 20s);  // a younger one
+  EXPECT_TRUE(is_near(insight.metrics().open_wait_seconds[3], 50));
+  second.end_open_wait(now - 50s);
+  first.set_open_wait(now - 20s, -1);
+  metrics = insight.metrics();
+  EXPECT_EQ(metrics.open_wait_seconds[3], 0.0);
+  EXPECT_TRUE(is_near(metrics.unknown_open_wait_seconds, 20));
+  first.set_open_wait({}, -1);
+  EXPECT_EQ(insight.metrics().unknown_open_wait_seconds, 0.0);
+}
+
 TEST(MeterTest, EnginesThatEndLeaveTheirCounts) {
   Insight insight(kOrigin, "");
   Meter& world = insight.take_meter();
@@ -189,6 +221,8 @@ TEST(MeterTest, StepsAndTheirWaitsComeFromTheRecorder) {
   }
   recorder.add_blocked(100ms);
   const Metrics metrics = insight.metrics();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  EXPECT_NEAR(metrics.last_step_time, std::chrono::duration<double>(now).count(), 60.0);
   EXPECT_EQ(metrics.steps, 3U);
   EXPECT_DOUBLE_EQ(metrics.exposed_seconds, 0.009);
   EXPECT_DOUBLE_EQ(metrics.blocked_seconds, 0.159);
@@ -261,6 +295,8 @@ Metrics example() {
   metrics.late_seconds = {0.0, 0.0, 1e-9, 12.5};
   metrics.data_wait_seconds = {0.25, 0.0, 0.0, 0.0};
   metrics.unknown_data_wait_seconds = 0.75;
+  metrics.open_wait_seconds = {0.0, 0.0, 0.0, 22.5};
+  metrics.last_step_time = 1796045733.5;
   metrics.blocked_seconds = 9.5;
   metrics.steps = 11;
   metrics.exposed_seconds = 9.25;
@@ -294,6 +330,9 @@ TEST(MetricsTextTest, PrometheusReadsTheStruct) {
       {R"(kolo_late_seconds_total{rank="1",peer="3"})", 12.5},
       {R"(kolo_data_wait_seconds_total{rank="1",peer="0"})", 0.25},
       {R"(kolo_data_wait_seconds_total{rank="1",peer="unknown"})", 0.75},
+      {R"(kolo_open_wait_seconds{rank="1",peer="3"})", 22.5},
+      {R"(kolo_open_wait_seconds{rank="1",peer="unknown"})", 0},
+      {R"(kolo_last_step_timestamp_seconds{rank="1"})", 1796045733.5},
       {R"(kolo_elapsed_seconds_total{rank="1"})", 99.5},
       {R"(kolo_blocked_seconds_total{rank="1"})", 9.5},
       {R"(kolo_steps_total{rank="1"})", 11},
@@ -324,6 +363,32 @@ TEST(MetricsTextTest, JsonHasTheSameValues) {
   EXPECT_EQ(agree.at("buckets").size(), Metrics::Histogram::kBounds + 1);
   EXPECT_EQ(agree.at("buckets").at("0.001024"), 5);
   EXPECT_EQ(agree.at("buckets").at("+Inf"), 6);
+}
+
+TEST(MetricsTextTest, LabelsOfTheJob) {
+  for (const char* variable : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"}) ::unsetenv(variable);
+  EXPECT_EQ(insight::labels_of(812, ""), R"(,job_id="812")");
+  EXPECT_EQ(insight::labels_of(812, "team=vision,note=a b"),
+            R"(,job_id="812",team="vision",note="a b")");
+  EXPECT_EQ(insight::labels_of(812, "job_id=mine"), R"(,job_id="mine")");
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  EXPECT_EQ(insight::labels_of(812, "run=42"), R"(,job_id="4711",run="42")");
+  ::setenv("SLURM_JOB_ID", "47\"11", 1);
+  EXPECT_EQ(insight::labels_of(812, ""), R"(,job_id="812")");
+  ::unsetenv("SLURM_JOB_ID");
+  const auto values = parse_prometheus(insight::to_prometheus(example(), 1, R"(,job_id="812")"));
+  EXPECT_TRUE(values.contains(R"(kolo_steps_total{rank="1",job_id="812"})"));
+  EXPECT_TRUE(values.contains(R"(kolo_late_seconds_total{rank="1",peer="3",job_id="812"})"));
+  EXPECT_TRUE(values.contains(R"(kolo_agree_seconds_bucket{rank="1",le="+Inf",job_id="812"})"));
+}
+
+TEST(MetricsTextTest, OpenMetricsNamesFamiliesOfCountersWithoutTotal) {
+  const std::string text = insight::to_prometheus(example(), 1, "", true);
+  EXPECT_TRUE(text.ends_with("\n# EOF\n"));
+  EXPECT_NE(text.find("# TYPE kolo_steps counter\nkolo_steps_total{rank=\"1\"} 11\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("# TYPE kolo_agree_seconds histogram\n"), std::string::npos);
+  EXPECT_NE(text.find("# TYPE kolo_open_wait_seconds gauge\n"), std::string::npos);
 }
 
 TEST(MetricsTextTest, NothingCountedYet) {
@@ -371,6 +436,83 @@ TEST(MetricsFileTest, ReadersSeeWholeTextsAndTheLastOne) {
   EXPECT_EQ(contents(path), last);
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   std::filesystem::remove(path);
+}
+
+TEST(MetricsFileTest, IsWrittenAtAnErrorAndRemovedAtAnOrderlyEnd) {
+  const std::string name = testing::TempDir() + "kolo-metrics-end-" + std::to_string(::getpid());
+  const std::string path = name + ".1";
+  const auto wait_for_file = [&] {
+    while (!std::filesystem::exists(path)) std::this_thread::yield();
+  };
+  Insight orderly(kOrigin, "");
+  orderly.start_to_export(name, 0, "");
+  wait_for_file();
+  orderly.stop();
+  EXPECT_FALSE(std::filesystem::exists(path)) << "a scraper would read it for ever";
+  Insight failing(kOrigin, "");
+  failing.start_to_export(name, 0, "");
+  wait_for_file();
+  failing.take_meter().count_stall();
+  failing.note({{ErrorKind::Timeout, "on purpose"}, -1, {}});
+  EXPECT_NE(contents(path).find("kolo_stalls_total{rank=\"1\"} 1\n"), std::string::npos)
+      << "not only after the interval";
+  failing.stop();
+  EXPECT_TRUE(std::filesystem::exists(path)) << "what led to the end";
+  std::filesystem::remove(path);
+}
+
+/// What a server on this host answers.
+std::string ask(int port, const std::string& request) {
+  const comm::FileDescriptor peer(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return {};
+  ::send(peer.get(), request.data(), request.size(), MSG_NOSIGNAL);
+  std::string answer;
+  std::array<char, 4096> part{};
+  for (;;) {
+    const auto count = ::recv(peer.get(), part.data(), part.size(), 0);
+    if (count <= 0) return answer;
+    answer.append(part.data(), static_cast<std::size_t>(count));
+  }
+}
+
+TEST(MetricsServerTest, AnswersAsScrapersExpect) {
+  const int port = 20000 + static_cast<int>(::getpid() % 20000);  // of local rank 0
+  const std::string address = ":" + std::to_string(port);
+  const auto text = [](bool is_open_metrics) {
+    return is_open_metrics ? std::string("open") : std::string(1 << 20, 'x');
+  };
+  const insight::MetricsServer server(address, 1, text);
+  const std::string whole = ask(port + 1, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(whole.starts_with("HTTP/1.1 200 OK\r\n")) << whole.substr(0, 100);
+  EXPECT_NE(whole.find("Content-Length: 1048576\r\n"), std::string::npos);
+  EXPECT_NE(whole.find("text/plain; version=0.0.4"), std::string::npos);
+  EXPECT_TRUE(whole.ends_with("\r\n\r\n" + text(false)));
+  const std::string open =
+      ask(port + 1,
+          "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;version=1.0.0\r\n\r\n");
+  EXPECT_NE(open.find("Content-Type: application/openmetrics-text; version=1.0.0"),
+            std::string::npos);
+  EXPECT_TRUE(open.ends_with("\r\n\r\nopen"));
+  EXPECT_TRUE(ask(port + 1, "HEAD /metrics HTTP/1.0\r\n\r\n").ends_with("\r\n\r\n"));
+  EXPECT_TRUE(ask(port + 1, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+  EXPECT_TRUE(ask(port + 1, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+  EXPECT_EQ(ask(port + 1, "GET /metrics" + std::string(1 << 16, 'x')).find("200"),
+            std::string::npos);
+  testing::internal::CaptureStderr();
+  {
+    const insight::MetricsServer second(address, 1, text);
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("cannot listen on port " + std::to_string(port + 1)), std::string::npos)
+      << log;
+  EXPECT_FALSE(insight::MetricsServer::is_address("/tmp/a:9400"));
+  EXPECT_FALSE(insight::MetricsServer::is_address("kolo-{rank}.prom"));
+  EXPECT_FALSE(insight::MetricsServer::is_address(":99999"));
+  EXPECT_TRUE(insight::MetricsServer::is_address("[::]:9400"));
 }
 
 TEST(MetricsFileTest, FilesThatCannotBeWrittenAreOneWarning) {

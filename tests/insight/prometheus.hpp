@@ -15,9 +15,10 @@ namespace kolo::test {
 /// `kolo_late_seconds_total{rank="0",peer="2"}`. Fails the test if the text breaks a rule.
 inline std::map<std::string, double> parse_prometheus(const std::string& text) {
   static const std::regex help_line(R"(# HELP ([a-z_]+) ([^\\\n]+\.))");
-  static const std::regex type_line(R"(# TYPE ([a-z_]+) (counter|histogram))");
+  static const std::regex type_line(R"(# TYPE ([a-z_]+) (counter|gauge|histogram))");
   static const std::regex sample_line(
-      R"re((([a-z_]+)\{(?:[a-z]+="[^"\\\n]*")(?:,([a-z]+)="([^"\\\n]*)")?\}) ([0-9.]+))re");
+      R"re((([a-z_]+)\{(?:[a-z]+="[^"\\\n]*")(?:,([a-z]+)="([^"\\\n]*)")?)re"
+      R"re((?:,[a-z_]+="[^"\\\n]*")*\}) ([0-9.]+))re");
   std::map<std::string, double> values;
   std::set<std::string> families;
   std::string family, type;
@@ -39,7 +40,7 @@ inline std::map<std::string, double> parse_prometheus(const std::string& text) {
       const double value = std::strtod(match.str(5).c_str(), nullptr);
       EXPECT_TRUE(values.emplace(match[1], value).second) << line;
       const std::string name = match[2];
-      if (type == "counter") {
+      if (type != "histogram") {
         EXPECT_EQ(name, family) << line;
       } else if (name == family + "_bucket") {
         EXPECT_EQ(match[3], "le") << line;

@@ -1,5 +1,6 @@
 // Training in which one rank is slow in backward and another in loading its data, for kolo-trace.
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include "insight/metrics_file.hpp"
 #include "kolo/kolo.hpp"
 
 namespace {
@@ -30,7 +32,8 @@ at::Tensor load_batch(int rank) {
 
 }  // namespace
 
-int main() {
+/// slow_ranks <folder>: writes the metrics of each rank there; KOLO_METRICS removes its files.
+int main(int, char** arguments) {
   const kolo::Runtime runtime;
   at::set_num_threads(1);
   nn::Sequential model;
@@ -54,5 +57,7 @@ int main() {
     loss.backward();
     optimizer.step();
   }
+  std::ofstream(arguments[1] + ("/" + std::to_string(runtime.rank())) + ".prom")
+      << kolo::insight::to_prometheus(kolo::metrics(), runtime.rank());
   return 0;
 }

@@ -78,9 +78,8 @@ def main():
     program, tool, *mpirun = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="kolo-stragglers-") as name:
         folder = pathlib.Path(name)
-        subprocess.run([*mpirun, "-n", "4", program], check=True, timeout=120,
-                       env=dict(os.environ, KOLO_TIMELINE=str(folder / "timeline"),
-                                KOLO_METRICS=str(folder / "{rank}.prom")))
+        subprocess.run([*mpirun, "-n", "4", program, folder], check=True, timeout=120,
+                       env=dict(os.environ, KOLO_TIMELINE=str(folder / "timeline")))
         run = subprocess.run([sys.executable, tool, "stragglers", folder / "timeline"],
                              capture_output=True, text=True, timeout=60, check=True)
         wrong = [f"not there: {expected}" for expected in EXPECTED

@@ -1,5 +1,6 @@
 kolo_test_executable(trouble insight/trouble.cpp)
-foreach(kind IN ITEMS mismatch deadline killed stopped hangs throws)
+foreach(kind IN ITEMS mismatch deadline killed stopped hangs throws terminated healthy ends skips
+    crosswise)
   add_test(NAME insight.why.${kind}
     COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/insight/why_test.py"
       ${kind} $<TARGET_FILE:trouble> "${PROJECT_SOURCE_DIR}/examples/kolo_trace.py" ${KOLO_MPIRUN})

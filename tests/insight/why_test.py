@@ -1,8 +1,8 @@
 """What kolo-trace says of real jobs in which rank 1 makes trouble in step 12:
 python3 why_test.py <kind> <trouble program> <kolo_trace.py> <mpirun>...
 
-Asks again with a record missing, and with one cut in the middle. A job that hangs writes its
-records when mpirun gets SIGUSR2.
+Asks again with a record missing, and with one cut in the middle. A job that hangs, or is well,
+writes its records when mpirun gets SIGUSR2, and one that is terminated when it gets SIGTERM.
 """
 
 import os
@@ -23,42 +23,53 @@ EXPECTED = {
                  r"step 12", RANKS),
     "killed": (r"rank 1 (died|.*killed)", 1),
     "stopped": (r"rank 1\b.*(stopped|did not respond|hangs)", 1),
-    "hangs": (r"rank 1 did not submit allreduce layer4\.weight.*backward of step 12", RANKS),
+    "hangs": (r"rank 1 did not submit allreduce layer4\.weight.*backward of step 12.*"
+              r"its main thread was in .*nanosleep", RANKS),
+    "terminated": (r"rank 1 did not submit allreduce layer4\.weight.*backward of step 12", RANKS),
+    "healthy": (r"nothing is wrong: .*; all ranks are in step 12", RANKS),
+    "ends": (r"rank 1 ended before the others", 1),
+    "skips": (r"rank 1 did not call allreduce layer4\.weight in backward of step 12, and went on "
+              r"to backward of step 13", RANKS),
+    "crosswise": (r"a cycle.*rank 0 waits for rank 1 in allreduce norm.*rank 1 waits for rank 0",
+                  2),
     "throws": (r"rank 1.*this batch is damaged", 1),
 }
 
 
 def run_job(kind, program, mpirun, folder):
-    timeout = "60s" if kind == "hangs" else "1s"
+    is_asked = kind in ("hangs", "terminated", "healthy")
+    timeout = "60s" if is_asked else "1s"
     environment = dict(os.environ, KOLO_RECORD=str(folder), KOLO_TIMEOUT=timeout,
                        KOLO_LOST_AFTER="2s")
-    job = subprocess.Popen([*mpirun, "-n", str(RANKS), program, kind], env=environment,
+    trouble = "hangs" if kind == "terminated" else kind
+    job = subprocess.Popen([*mpirun, "-n", str(RANKS), program, trouble], env=environment,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                            start_new_session=True)
-    said = ask_for_records(job, folder) if kind == "hangs" else ""
+    said = ask_for_records(job, folder, kind) if is_asked else ""
     try:
         output, _ = job.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         os.killpg(job.pid, signal.SIGKILL)
         sys.exit(f"the job goes on after {LIMIT_S} s")
-    if job.returncode == 0:
+    if job.returncode == 0 and kind != "healthy":
         sys.exit("the job ended well")
     return said + output
 
 
-def ask_for_records(job, folder):
+def ask_for_records(job, folder, kind):
     """Ends the job once all ranks have written theirs. Returns what it has said until then."""
     said = job.stdout.readline()
-    while "hangs" not in said and (line := job.stdout.readline()):
+    while not re.search("hangs|pauses", said) and (line := job.stdout.readline()):
         said += line
     time.sleep(2)  # shorter waits explain nothing
-    job.send_signal(signal.SIGUSR2)
+    job.send_signal(signal.SIGTERM if kind == "terminated" else signal.SIGUSR2)
     until = time.monotonic() + LIMIT_S
     while [path.read_text()[-2:] for path in folder.glob("rank-*.json")] != ["]\n"] * RANKS:
         if time.monotonic() > until:
             break  # the number of records will be wrong
         time.sleep(0.05)
-    os.killpg(job.pid, signal.SIGTERM)
+    if kind == "hangs":
+        os.killpg(job.pid, signal.SIGTERM)
     return said
 
 
@@ -83,7 +94,7 @@ def main():
         records = sorted(folder.glob("rank-*.json"))
         require(len(records) >= fewest, f"{len(records)} records", output, answer)
         require(re.search(expected, answer.split("\n", 1)[0]), "another cause", output, answer)
-        if len(records) < 2:
+        if len(records) < 2 or kind in ("healthy", "crosswise"):
             return
         # The survivors' records say the same as long as there is one.
         survivors = [path for path in records if path.name != "rank-1.json"]

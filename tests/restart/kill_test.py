@@ -20,6 +20,9 @@ the digest of the first run. With --other-np everything is repeated with that ma
 second start. The digest may then differ, since sums are rounded differently, but no parameter may
 differ by more than 1e-5 or, without {export}, the loss by more than --tolerance (relative).
 
+With --preempt the signals are SIGTERM and SIGUSR1, to a rank, and SIGTERM to kolo-restart. When a
+job then leaves with the status of a program that was preempted, it is started again.
+
 Prints the seed of the random moments; KOLO_TEST_SEED chooses it.
 """
 
@@ -42,6 +45,8 @@ from safetensors_file import float32_tensors, largest_difference  # noqa: E402
 
 LONGEST_S = 600  # of one run
 MAX_DIFFERENCE = 1e-5  # of a parameter
+PREEMPTED = 75  # a status
+TOO_EARLY = 128 + signal.SIGUSR1  # a program that is preempted before it has asked
 
 
 class Problem(Exception):
@@ -53,6 +58,7 @@ def parse_arguments():
     parser.add_argument("--restart", required=True, help="kolo-restart")
     parser.add_argument("--program", required=True, help="command with {folder} in it")
     parser.add_argument("--rounds", type=int, default=5, help="how often something is killed")
+    parser.add_argument("--preempt", action="store_true", help="ask ranks to leave")
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--other-np", type=int, help="ranks of every second start")
     parser.add_argument("--tolerance", type=float, default=0.1, help="of the loss, relative")
@@ -84,6 +90,7 @@ class KilledRuns:
         self.random = random.Random(seed)
         self.other_np = other_np
         self.reference_s = 0.0
+        self.preempted = 0  # starts that left with this status
 
     def program(self, folder):
         """The command, and the file for its parameters, if any."""
@@ -124,21 +131,27 @@ exec {self.arguments.mpirun} "$@"
         with tempfile.TemporaryDirectory(prefix="kolo-kill-") as folder:
             program, export = self.program(folder)
             with open(pathlib.Path(folder, "output"), "w+", encoding="utf-8") as output:
-                job = Job([self.arguments.restart, "-np", self.arguments.np, "--mpirun",
-                           self.mpirun(folder), "--max-restarts", 10 * most + 10, "--backoff",
-                           "0ms", "--", *program],
-                          stdout=output, stderr=subprocess.STDOUT)
-                try:
-                    kills = self.kill_while_it_runs(job, pathlib.Path(program[0]).name, most)
-                    job.wait(LONGEST_S)
-                    left = job.pids()
-                finally:
-                    job.end()
-                text = pathlib.Path(output.name).read_text(errors="replace")
-            if left:
-                raise Problem(f"processes are left: {left}")
-            if job.process.returncode != 0:
-                raise Problem(f"exit status {job.process.returncode}:\n{text[-5000:]}")
+                kills, status = 0, PREEMPTED
+                while status in (PREEMPTED, TOO_EARLY):
+                    job = Job([self.arguments.restart, "-np", self.arguments.np, "--mpirun",
+                               self.mpirun(folder), "--max-restarts", 10 * most + 10, "--backoff",
+                               "0ms", "--preempt", "60s", "--", *program],
+                              stdout=output, stderr=subprocess.STDOUT)
+                    try:
+                        kills += self.kill_while_it_runs(job, pathlib.Path(program[0]).name,
+                                                         most - kills)
+                        job.wait(LONGEST_S)
+                        left = job.pids()
+                    finally:
+                        job.end()
+                    status = job.process.returncode
+                    text = pathlib.Path(output.name).read_text(errors="replace")
+                    if left:
+                        raise Problem(f"processes are left: {left}")
+                    may_leave = (PREEMPTED, TOO_EARLY) if self.arguments.preempt else ()
+                    if status not in (0, *may_leave):
+                        raise Problem(f"exit status {status}:\n{text[-5000:]}")
+                    self.preempted += status == PREEMPTED
             return Ending(text, export), kills
 
     def kill_while_it_runs(self, job, program, most):
@@ -150,16 +163,23 @@ exec {self.arguments.mpirun} "$@"
             time.sleep(self.random.uniform(0, self.reference_s))
             ranks = job.pids("/" + program)
             victims = sorted(set(ranks) - known)
+            number = signal.SIGKILL
+            if self.arguments.preempt:
+                number = self.random.choice((signal.SIGTERM, signal.SIGUSR1))
             if self.random.random() < 0.2:
                 victims = job.pids(shlex.split(self.arguments.mpirun)[0])
+                if self.arguments.preempt:
+                    victims, number = [job.process.pid], signal.SIGTERM
             if not victims:
                 continue
             try:
-                os.kill(self.random.choice(victims), signal.SIGKILL)
+                os.kill(self.random.choice(victims), number)
             except ProcessLookupError:
                 continue  # it has already ended
             known |= set(ranks)
             kills += 1
+            if self.arguments.preempt:
+                wait_for(lambda: not set(job.pids("/" + program)) & set(ranks), LONGEST_S)
         return kills
 
     def check(self, reference, ending):
@@ -192,7 +212,8 @@ exec {self.arguments.mpirun} "$@"
                                     re.M))
             print(f"{kills} killed, {starts} restarts: ends with {result}", flush=True)
         ranks = f"{self.arguments.np}" + (f" and {self.other_np}" if self.other_np else "")
-        print(f"{done} killed in {runs} runs on {ranks} ranks, all ended as without; one run takes "
+        what = f"asked to leave, {self.preempted} did," if self.arguments.preempt else "killed"
+        print(f"{done} {what} in {runs} runs on {ranks} ranks, all ended as without; one run takes "
               f"{self.reference_s:.1f} s", flush=True)
 
 

@@ -14,5 +14,11 @@ if(TARGET kolo)
       --restart ${restart} --mpirun "${mpirun_command}" --rounds 5
       --program "$<TARGET_FILE:11_survive_failures> {folder} 240")
   kolo_set_mpirun_properties(kolo-restart.kill 2 300)
-  set_property(TEST kolo-restart.kill APPEND PROPERTY ENVIRONMENT KOLO_TEST_SEED=1)
+  add_test(NAME kolo-restart.preempt
+    COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/restart/kill_test.py"
+      --restart ${restart} --mpirun "${mpirun_command}" --rounds 5 --preempt
+      --program "$<TARGET_FILE:11_survive_failures> {folder} 240")
+  kolo_set_mpirun_properties(kolo-restart.preempt 2 300)
+  set_property(TEST kolo-restart.kill kolo-restart.preempt APPEND PROPERTY
+    ENVIRONMENT KOLO_TEST_SEED=1)
 endif()

@@ -195,6 +195,23 @@ class Why(Case):
                                        "waited 30 s; rank 2 was in forward of step 9, for 31 s")
         self.assertIn("waits 40 s for rank 1 in receive z and 1 more", self.ranks[0])
 
+    def test_what_the_waiting_ranks_know(self):
+        """Whom an operation waits for counts where no record says who has not submitted it."""
+        files = [RankFile(rank, 4) for rank in range(2)]
+        for file in files:
+            file.pending("allreduce x", NOW - 30 * S, awaiting=3)
+        self.write(*files)
+        self.assertIn("rank 3 did not submit allreduce x, for which ranks 0 and 1 waited 30 s; "
+                      "rank 3 left no record", self.cause())
+
+    def test_the_stack_of_the_late_rank(self):
+        *others, late = self.ranks_of_a_deadline(size=3)
+        late.add("main thread", "stack", "i", NOW - 1 * MS,
+                 functions=["read\n(int)", "load(char*)", "main", "x"])
+        self.write(*others, late)
+        self.assertRegex(self.cause(), "rank 2 was in backward of step 812, for 12.5 s; its main "
+                                       r"thread was in read , from load, from main$")
+
     def test_several_roots(self):
         files = [RankFile(rank, 4) for rank in range(4)]
         files[0].pending("allreduce x", NOW - 30 * S)
@@ -244,10 +261,11 @@ class Why(Case):
         for file in files:
             left_out = file.rank == 2
             file.pending("allreduce layer1" if left_out else "allreduce val_loss",
-                         NOW - (20 if left_out else 30) * S, step=51 if left_out else 50)
+                         NOW - (20 if left_out else 30) * S, step=51 if left_out else 50,
+                         phase="backward" if left_out else "forward")
         self.write(*files)
-        self.assertEqual(self.cause(), "rank 2 did not call allreduce val_loss in step 50, and "
-                         "went on to step 51: ranks 0, 1 and 3 wait for rank 2 in allreduce "
+        self.assertEqual(self.cause(), "rank 2 did not call allreduce val_loss in forward of step "
+                         "50, and went on to backward of step 51: ranks 0, 1 and 3 wait for rank 2 in allreduce "
                          "val_loss, rank 2 waits for rank 0 in allreduce layer1")
 
     def test_messages(self):
@@ -808,8 +826,8 @@ class Top(Case):
         text = "# HELP kolo_x Text.\n# TYPE kolo_x counter\n"
         for metric, numbers in {**values, "elapsed_seconds_total": elapsed}.items():
             for label, number in (numbers if isinstance(numbers, dict) else {"": numbers}).items():
-                label = f',a_label="{label}"' if label != "" else ""
-                text += f'kolo_{metric}{{rank="{rank}"{label}}} {number}\n'
+                label = f',peer="{label}"' if label != "" else ""
+                text += f'kolo_{metric}{{rank="{rank}"{label},job_id="7",own="a }} 9"}} {number}\n'
         path = self.folder / name.replace("{rank}", str(rank), 1)
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name("new")
@@ -893,6 +911,25 @@ class Top(Case):
         self.assertEqual([line.split()[0] for line in result.stdout.splitlines()],
                          ["5", "rank", "2", "1", "and"])
         self.assertIn("and 3 ranks more\n", result.stdout)
+
+    def test_waits_that_last(self):
+        """Between two files a wait grows, and then ends and counts: rank 2 is waited for all the
+        time by rank 0, half of it by rank 1."""
+        self.put(0, 10, open_wait_seconds={2: 4, "unknown": 0})
+        self.put(1, 10, open_wait_seconds={"unknown": 3})
+        self.put(2, 10, open_wait_seconds={"unknown": 0})
+        next_table = self.view()
+        table = next_table()
+        self.assertEqual([(rank, row["others waited"], row["remarks"])
+                          for rank, row in table.items()],
+                         [(2, "20%", ""), (0, "0%", "waits 4 s for rank 2"),
+                          (1, "0%", "waits 3 s")])
+        self.put(0, 20, open_wait_seconds={2: 14, "unknown": 0})
+        self.put(1, 20, late_seconds_total={2: 5}, open_wait_seconds={"unknown": 0.5})
+        self.put(2, 20)
+        table = next_table()
+        self.assertEqual((table[2]["others waited"], table[0]["remarks"], table[1]["remarks"]),
+                         ("75%", "waits 14 s for rank 2", ""))
 
     def test_waits_that_ended_may_have_begun_before(self):
         self.put(0, 10, late_seconds_total={1: 700}, step_exposed_seconds_total=700, steps_total=1)

@@ -15,6 +15,8 @@
 #include <torch/data/example.h>
 #include <torch/data/samplers/base.h>
 
+#include "kolo/insight.hpp"
+
 namespace kolo {
 
 #pragma GCC visibility push(default)
@@ -126,6 +128,7 @@ class Batches {
 
     Batch& operator*() const { return *inner_; }
     Iterator& operator++() {
+      const MarkedSpan span("load batch");
       ++inner_;
       arrive();
       return *this;
@@ -154,6 +157,7 @@ class Batches {
 
   /// Begins a loop. Not collective.
   Iterator begin() {
+    const MarkedSpan span("load batch");
     loader_.reset();  // drops the batches that an unfinished loop has prefetched
     feed_->begin_loop();
     loader_ = std::make_unique<Loader>(dataset_, extras::FeedSampler(feed_),

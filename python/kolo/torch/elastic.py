@@ -27,7 +27,7 @@ import time
 
 import torch
 
-from .. import InvalidArgument, _kolo
+from .. import PREEMPTED_STATUS, InvalidArgument, _kolo, preempted
 from .functions import _options, broadcast_object
 from .operations import barrier
 from .process_sets import global_process_set
@@ -70,7 +70,9 @@ class TorchState:
         self._callbacks.extend(callbacks)
 
     def commit(self):
-        """Writes the state of rank 0 once all ranks have called this. Returns once it is written.
+        """Writes the state of rank 0 once all ranks have called this. Returns once it is written;
+        if a rank has been asked to leave, see kolo.preempted(), ends the program instead, with the
+        status PREEMPTED_STATUS: the next start goes on from here.
         """
         if _kolo.rank() == 0:
             with open(self._path + ".incomplete", "wb") as file:
@@ -81,6 +83,8 @@ class TorchState:
         if _kolo.rank() == 0:
             os.replace(self._path + ".incomplete", self._path)
         barrier()
+        if preempted():
+            sys.exit(PREEMPTED_STATUS)
 
     save = commit
 

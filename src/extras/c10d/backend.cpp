@@ -13,6 +13,8 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/version.h>
 
@@ -21,6 +23,7 @@
 #include "kolo/collectives.hpp"
 #include "kolo/error.hpp"
 #include "kolo/extras/c10d_backend.hpp"
+#include "kolo/insight.hpp"
 #include "kolo/messages.hpp"
 #include "kolo/torch/program_stream.hpp"
 #include "kolo/torch/tensor_collectives.hpp"
@@ -103,6 +106,18 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const Tensors& tensors,
                           ": some tensors are of Bool, others are not. Reduce them separately.");
   }
   return reduction_of(op, tensors.front(), operation);
+}
+
+/// An operation begins. The first of a backward() tells that gradients are being reduced.
+void note_backward() {
+  thread_local int last = -1;  // not of checkpoints' backward() within another
+  const int task = torch::autograd::get_current_graph_task_id();
+  if (task == -1 || task == last) return;
+  last = task;
+  enter_phase(TrainingPhase::Backward);
+  torch::autograd::Engine::get_default_engine().queue_callback([] {
+    if (torch::autograd::get_current_node() == nullptr) enter_phase(TrainingPhase::Step);
+  });
 }
 
 class Backend final : public c10d::Backend {
@@ -474,6 +489,7 @@ class Backend final : public c10d::Backend {
 
   template <class Options>
   void complete(Options& options, milliseconds timeout) const {
+    note_backward();
     options.timeout = deadline_of(timeout);
     options.process_set = &open_set();
   }

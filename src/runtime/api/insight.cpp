@@ -1,5 +1,7 @@
 #include "kolo/insight.hpp"
 
+#include <array>
+#include <cstddef>
 #include <utility>
 
 #include "insight/insight.hpp"
@@ -41,6 +43,13 @@ MarkedSpan::MarkedSpan(std::string name) : name_(std::move(name)), begin_(now().
 
 MarkedSpan::~MarkedSpan() {
   if (Runtime::has_current()) add_mark(name_, Event::Time{begin_}, now());
+}
+
+void enter_phase(TrainingPhase phase) {
+  if (!Runtime::has_current()) return;
+  using insight::Phase;
+  constexpr std::array kPhases{Phase::Forward, Phase::Backward, Phase::Step};
+  Runtime::current().insight().recorder().enter(kPhases[static_cast<std::size_t>(phase)]);
 }
 
 Metrics metrics() { return Runtime::current().insight().metrics(); }

@@ -339,7 +339,10 @@ class Runtime::Parts {
         KOLO_LOG(Warn) << "KOLO_TIMELINE: " << error.what();
       }
     }
-    if (!config_.metrics.empty()) insight_->start_metrics_file(config_.metrics);
+    if (!config_.metrics.empty()) {
+      insight_->start_to_export(config_.metrics, topology().local_rank,
+                                insight::labels_of(clock.job, config_.metrics_labels));
+    }
   }
 
   static void end(const ProcessSet& set, const char* why, runtime::Leaving how) {

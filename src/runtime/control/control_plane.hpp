@@ -123,6 +123,9 @@ class ControlPlane {
   /// leaving is the last message that a rank sends, but for the news of a loss.
   bool have_all_left() const;
 
+  /// For traces: the rank that an operation which is not agreed on waits for; -1: not known.
+  int awaited(UseId use) { return header_exchange_->awaited(coordinator_.bit_of(use)); }
+
   std::uint64_t header_bytes() const { return header_exchange_->bytes_shown(); }
 
  private:

@@ -12,6 +12,7 @@ TreeHeaderExchange::TreeHeaderExchange(int rank, int size, Tree tree, Send send)
       tree_(std::move(tree)),
       send_(std::move(send)),
       from_children_(tree_.children.size()),
+      ready_of_children_(tree_.children.size()),
       peers_(static_cast<std::size_t>(size)) {}
 
 void TreeHeaderExchange::on_message(int from, const HeaderExchangeMessage& message) {
@@ -47,12 +48,27 @@ void TreeHeaderExchange::ascend() {
   const auto is_here = [](const auto& slot) { return slot.has_value(); };
   if (!posted_ || !std::all_of(from_children_.begin(), from_children_.end(), is_here)) return;
   Header header = *std::exchange(posted_, std::nullopt);
-  for (auto& slot : from_children_) header.merge(*std::exchange(slot, std::nullopt));
+  own_ready_ = header.ready;
+  for (std::size_t i = 0; i < from_children_.size(); ++i) {
+    header.merge(*from_children_[i]);
+    ready_of_children_[i] = std::move(from_children_[i]->ready);
+    from_children_[i].reset();
+  }
   if (!tree_.parent) {
     descend(header);
   } else {
     bytes_shown_ += send_(*tree_.parent, HeaderUp{std::move(header)});
   }
+}
+
+int TreeHeaderExchange::awaited(std::optional<int> bit) {
+  if (std::ssize(tree_.children) != size() - 1) return -1;
+  const bool is_shown = !posted_ && bit && own_ready_.test(*bit);
+  for (std::size_t i = 0; i < tree_.children.size(); ++i) {
+    const bool is_missing = posted_ && !from_children_[i];
+    if (is_missing || (is_shown && !ready_of_children_[i].test(*bit))) return tree_.children[i];
+  }
+  return -1;
 }
 
 void TreeHeaderExchange::receive(int from, const HeaderDown& down) {

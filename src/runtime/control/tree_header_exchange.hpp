@@ -32,6 +32,8 @@ class TreeHeaderExchange final : public HeaderExchange {
 
   void post(const Header& header) override;
   std::optional<Header> merged(std::uint64_t exchange) override;
+  /// Known where all other ranks are this one's children.
+  int awaited(std::optional<int> bit) override;
   void request_wake_up(std::uint64_t exchange) override;
   std::uint64_t highest_wake_up_request() override { return highest_wake_up_request_; }
   void publish_lost(const LostRank& lost) override;
@@ -78,6 +80,8 @@ class TreeHeaderExchange final : public HeaderExchange {
   // One header per child. A child may be ahead by one exchange: it may have read a merged header
   // that this rank has passed on but not read itself.
   std::vector<std::optional<Header>> from_children_;
+  std::vector<Bits> ready_of_children_;  // in the last exchange that all of them have posted
+  Bits own_ready_;                       // the same
   std::optional<Header> merged_;
   std::uint64_t exchange_ = 0;  // of the latest header posted
   std::uint64_t highest_wake_up_request_ = 0;

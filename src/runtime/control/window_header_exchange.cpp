@@ -78,6 +78,7 @@ void WindowHeaderExchange::post(const Header& header) {
   for (std::size_t i = 0; i < slot.own_words; ++i) *word++ = header.own.word(i);
   for (std::size_t i = 0; i < slot.ready_words; ++i) *word++ = header.ready.word(i);
   slot.exchange.store(header.exchange, std::memory_order_release);
+  posted_ = header.exchange;
   bytes_shown_ += static_cast<std::size_t>(reinterpret_cast<std::byte*>(word) -
                                            reinterpret_cast<std::byte*>(&slot));
 }
@@ -131,6 +132,28 @@ std::optional<Header> WindowHeaderExchange::merged(std::uint64_t exchange) {
     }
   }
   return merged;
+}
+
+/// Whether `rank` has posted, with `bit` if any, the exchange that this rank posted last, or the
+/// next one: no rank overwrites either before this rank has posted once more.
+bool WindowHeaderExchange::has_shown(int rank, std::optional<int> bit) {
+  for (const std::uint64_t exchange : {posted_ + 1, posted_}) {
+    const Slot& slot = cell(rank).slots[exchange % 2];
+    if (slot.exchange.load(std::memory_order_acquire) != exchange) continue;
+    if (!bit) return true;
+    const auto word = static_cast<std::size_t>(*bit) / 64;
+    const std::size_t place = slot.own_words + word;
+    return word < slot.ready_words && place < 2 * kMaxWords &&
+           (slot.words[place] >> (*bit % 64) & 1) != 0;
+  }
+  return false;
+}
+
+int WindowHeaderExchange::awaited(std::optional<int> bit) {
+  if (!has_shown(window_->rank(), bit)) return -1;
+  int rank = 0;
+  while (rank < window_->size() && has_shown(rank, bit)) ++rank;
+  return rank < window_->size() ? rank : -1;
 }
 
 void WindowHeaderExchange::request_wake_up(std::uint64_t exchange) {

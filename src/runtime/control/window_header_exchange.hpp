@@ -27,6 +27,7 @@ class WindowHeaderExchange final : public HeaderExchange {
 
   void post(const Header& header) override;
   std::optional<Header> merged(std::uint64_t exchange) override;
+  int awaited(std::optional<int> bit) override;
   void request_wake_up(std::uint64_t exchange) override;
   std::uint64_t highest_wake_up_request() override;
   void publish_lost(const LostRank& lost) override;
@@ -44,12 +45,14 @@ class WindowHeaderExchange final : public HeaderExchange {
   struct Cell;
   Cell& cell(int rank);
   Header header_of(int rank, std::uint64_t exchange);
+  bool has_shown(int rank, std::optional<int> bit);
   int member(int reporter, int rank) const;
   [[noreturn]] void reject(int rank, const std::string& why) const;
 
   std::shared_ptr<SharedWindow> window_;
   int seen_ = 0;  // ranks below it have posted `seen_exchange_`
   std::uint64_t seen_exchange_ = 0;
+  std::uint64_t posted_ = 0;
   std::uint64_t bytes_shown_ = 0;
   std::vector<std::uint64_t> last_beats_;
 };

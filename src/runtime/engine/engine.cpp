@@ -322,7 +322,6 @@ bool Engine::try_step(int polls) {
 
 bool Engine::step(int polls) {
   if (control_ == nullptr) return false;
-  insight_->serve_requests();
   try {
     const bool has_progressed = make_progress(Clock::now(), polls);
     if (notice_error_) std::rethrow_exception(std::exchange(notice_error_, nullptr));
@@ -538,29 +537,65 @@ void Engine::note_wait(Clock::time_point now) {
   const insight::Event& course = operations.front()->course;
   if (course.waited < look_after_) return;
   look_after_ = 2 * course.waited;
-  const int awaited = set_.awaited();
-  for (const auto& operation : operations) operation->course.waited_for = awaited;
+  const int rank = awaited();
+  for (const auto& operation : operations) operation->course.waited_for = rank;
 }
 
-/// Adds operations that are older than `age`, again at each stage that they reach.
+/// The world rank for which the data of the first operations on the CPU wait; -1: not known.
+int Engine::awaited() {
+  // Ranks that have not begun are asked first: they do not wait in any memory yet.
+  if (order_ != nullptr) {
+    if (const std::vector<int> ranks = order_->not_begun(); !ranks.empty()) {
+      return world_rank(ranks.front());
+    }
+  }
+  return set_.awaited();
+}
+
+/// The world rank that an operation waits for now; -1: not known.
+int Engine::awaited(const Operation& operation) {
+  if (operation.is_message()) return operation.course.peer;
+  if (operation.course.turn > 0) {  // it moves, or those before it do
+    return operation.request.device == DeviceKind::Cpu ? awaited() : -1;
+  }
+  const int rank = control_->awaited(operation.use);
+  return rank < 0 ? -1 : world_rank(rank);
+}
+
+/// Adds operations that are older than `age`, again at each stage that they reach; the oldest also
+/// whenever it waits for another rank.
 void Engine::note_pending(Clock::time_point now, std::chrono::nanoseconds age) {
   next_look_ = now + kBetweenLooks;
   const insight::Event::Time time = insight::time_of(now);
-  const auto note = [&](Operation& operation) {
+  const auto for_each = [&](const auto& visit) KOLO_NO_THREAD_SAFETY_ANALYSIS {
+    for (const auto& [use, operation] : operations_) visit(*operation);
+    executor_.for_each(visit);
+  };
+  const Operation* oldest = nullptr;
+  for_each([&](const Operation& operation) {
+    if (operation.role != OperationRole::Submitted || time - operation.course.begin < age) return;
+    const bool is_older = oldest == nullptr || operation.course.begin < oldest->course.begin;
+    if (is_older) oldest = &operation;
+  });
+  if (oldest == nullptr) return meter_.set_open_wait({}, -1);
+  meter_.set_open_wait(oldest->course.begin, awaited(*oldest));
+  for_each([&](Operation& operation) KOLO_NO_THREAD_SAFETY_ANALYSIS {
     const insight::Event& course = operation.course;
     if (operation.role != OperationRole::Submitted || time - course.begin < age) return;
     const bool has_started = operation.started != Clock::time_point{};
-    const int stages = 1 + (course.turn > 0) + has_started + (course.waited_for >= 0);
-    if (operation.noted >= stages) return;
+    const int stages = 1 + (course.turn > 0) + has_started;
+    if (operation.noted >= stages && &operation != oldest) return;
+    const int rank = awaited(operation);
+    if (operation.noted >= stages && operation.noted_for == rank) return;
     operation.noted = static_cast<std::uint8_t>(stages);
+    operation.noted_for = rank;
     insight::Event event = course;
     event.kind = insight::Event::Kind::Pending;
+    event.waited_for = rank;
     event.time = time;
     event.started = insight::time_of(operation.started);
     recorder().add(event, operation.request.name);
-  };
-  for (const auto& [use, operation] : operations_) note(*operation);
-  executor_.for_each(note);
+  });
 }
 
 void Engine::note_ended(Operation& operation, const std::optional<Failure>& failure) {
@@ -572,6 +607,7 @@ void Engine::note_ended(Operation& operation, const std::optional<Failure>& fail
   look_after_ = kNotable;
   if (failure) course.failure = static_cast<std::uint8_t>(1 + static_cast<int>(failure->kind));
   recorder().add(course, operation.request.name);
+  meter_.end_open_wait(course.begin);
   meter_.set(bytes());
   meter_.count(course);
 }
@@ -707,13 +743,13 @@ void Engine::report_lost(const LostRank& lost) {
 /// A process that dies by an uncaught exception only publishes its loss: publish_end.
 void Engine::declare_lost(const LostRank& lost) {
   if (lost_) return;
+  const auto now = Clock::now();
+  note_pending(now, Clock::duration{0});  // while the control plane knows who is missing
   lost_ = lost;
   has_lost_ = true;
   world_.mark_broken();
   control_->declare_lost(lost);
   if (order_ != nullptr) order_->give_up();
-  const auto now = Clock::now();
-  note_pending(now, Clock::duration{0});
   const std::string what = set_.rank_text(lost.rank) + " " + lost.how;
   executor_.abort(what);
   insight_->note({{lost.kind, what}, world_rank(lost.rank), insight::time_of(now)});

@@ -214,6 +214,8 @@ class Engine {
   void note_agreed(Operation& operation, insight::Event::Time now,
                    const std::optional<std::pair<int, Time>>& last) KOLO_REQUIRES(progress_mutex_);
   void note_wait(Clock::time_point now) KOLO_REQUIRES(progress_mutex_);
+  int awaited() KOLO_REQUIRES(progress_mutex_);
+  int awaited(const Operation& operation) KOLO_REQUIRES(progress_mutex_);
   void note_pending(Clock::time_point now, std::chrono::nanoseconds age)
       KOLO_REQUIRES(progress_mutex_);
   void note_ended(Operation& operation, const std::optional<Failure>& failure)

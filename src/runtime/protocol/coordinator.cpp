@@ -83,6 +83,11 @@ const PendingRequest* PendingRequests::at(int bit) const {
   return index < by_bit_.size() ? by_bit_[index] : nullptr;
 }
 
+std::optional<int> PendingRequests::bit_of(UseId use) const {
+  const auto found = by_use_.find(use);
+  return found == by_use_.end() ? std::nullopt : found->second->bit;
+}
+
 void PendingRequests::mark_awaited(UseId use) {
   if (const auto found = by_use_.find(use); found != by_use_.end()) {
     found->second->is_awaited = true;

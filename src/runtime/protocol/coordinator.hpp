@@ -86,6 +86,7 @@ class PendingRequests {
   /// Null if nothing is pending under that name, or under that bit.
   const PendingRequest* find(const std::string& name) const;
   const PendingRequest* at(int bit) const;
+  std::optional<int> bit_of(UseId use) const;
 
   /// A caller blocks on `use`. Ignored if it is not pending.
   void mark_awaited(UseId use);
@@ -252,6 +253,8 @@ class Coordinator {
   /// The rank whose shutdown has closed the set.
   std::optional<int> closed_by() const { return closed_by_; }
   const Counters& counters() const { return counters_; }
+  /// Of a pending request; none: unknown to the table.
+  std::optional<int> bit_of(UseId use) const { return pending_.bit_of(use); }
   /// The ranks whose join this rank has seen, unless it has joined too.
   Bits joined_ahead() const { return joins_.own ? Bits{} : joins_.ranks; }
 

@@ -87,6 +87,10 @@ class HeaderExchange {
   /// must have posted its own.
   virtual std::optional<Header> merged(std::uint64_t exchange) = 0;
 
+  /// For traces: a rank that has not posted its header of this rank's exchange, or has not shown
+  /// `bit` in it, which this rank has; -1: not known.
+  virtual int awaited(std::optional<int> /*bit*/) { return -1; }
+
   /// Asks every rank to post its header of `exchange`.
   virtual void request_wake_up(std::uint64_t exchange) = 0;
   /// The highest exchange that any rank has requested; 0: none.

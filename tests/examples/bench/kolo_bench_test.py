@@ -4,8 +4,10 @@
 """
 
 import csv
+import itertools
 import json
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -74,6 +76,26 @@ class Controlling(Bench):
 
     def test_movement_of_types_that_mpi_cannot_reduce(self):
         self.measure("allgather", "--dtype", "bfloat16", "--np", "2", "--baseline", "mpi", *TINY)
+
+    def test_pairs_of_ranks_and_a_barrier(self):
+        result = self.run_bench("--pairs", launch=[*LAUNCH, "3"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = result.stdout.splitlines()
+        rows = [line.split()[2:] for line in lines if re.match(r" +rank [0-2] +[-\d]", line)]
+        self.assertEqual(len(rows), 6, result.stdout)
+        for matrix in (rows[:3], rows[3:]):
+            for row, column in itertools.product(range(3), repeat=2):
+                self.assertEqual(matrix[row][column], matrix[column][row])
+                self.assertEqual(matrix[row][column] == "-", row == column)
+                if row != column:
+                    self.assertGreater(float(matrix[row][column]), 0)
+        least, mean, greatest = map(float, re.fullmatch(
+            r"barrier of 3 ranks, us: least (\S+), mean (\S+), greatest (\S+) over ranks",
+            lines[-1]).groups())
+        self.assertTrue(0 < least <= mean <= greatest, lines[-1])
+        alone = self.run_bench("--pairs", launch=[*LAUNCH, "1"])
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("there is one rank", alone.stderr)
 
     def test_groups_and_compression(self):
         report = self.measure("reduce_scatter", "--group", "3", "--compression", "none,fp16",

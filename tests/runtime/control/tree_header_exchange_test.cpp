@@ -261,6 +261,32 @@ TEST(TreeHeaderExchangeTest, SilentRanks_AreThoseWhichReadNoMessages) {
   });
 }
 
+TEST(TreeHeaderExchangeTest, AwaitedRank_IsKnownWhereAllAreChildren) {
+  constexpr int kBit = 7;
+  Header without;
+  without.exchange = 1;
+  Header with = without;
+  with.ready.set(kBit);
+  HeaderExchanges star(3, 2, 0);
+  star[0].post(with);
+  EXPECT_EQ(star[0].awaited({}), 1);
+  star[1].post(with);
+  star.deliver_all();
+  EXPECT_EQ(star[0].awaited(kBit), 2) << "has not posted";
+  star[2].post(without);
+  star.deliver_all();
+  EXPECT_EQ(star[0].awaited({}), -1);
+  EXPECT_EQ(star[0].awaited(kBit), 2) << "has not shown the bit";
+  EXPECT_EQ(star[0].awaited(kBit + 1), -1) << "nor has this rank";
+  EXPECT_EQ(star[1].awaited(kBit), -1);
+  HeaderExchanges tree(4, 2, 0);  // rank 3 is below rank 1
+  tree[0].post(with);
+  tree[1].post(with);
+  tree[2].post(with);
+  tree.deliver_all();
+  EXPECT_EQ(tree[0].awaited({}), -1) << "rank 1 waits itself";
+}
+
 TEST(TreeHeaderExchangeTest, UnreachableRank_IsSilent) {
   HeaderExchanges ranks(3, 2, 0);
   ranks.cut_off(1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <latch>
 #include <memory>
 #include <string>
@@ -67,6 +68,8 @@ TEST(WindowHeaderExchangeTest, ManyExchanges_MergeEveryHeaderOnEveryRank) {
     run_ranks_of(size, [](int rank, int ranks, WindowHeaderExchange& exchange) {
       for (std::uint64_t number = 1; number <= kExchanges; ++number) {
         exchange.post(header_of(rank, number));
+        const int awaited = exchange.awaited(static_cast<int>(number) % 320);
+        ASSERT_TRUE(awaited < ranks && awaited != rank) << awaited;
         ASSERT_EQ(wait_for_headers(exchange, number), merged_headers(ranks, number)) << number;
       }
     });
@@ -85,6 +88,36 @@ TEST(WindowHeaderExchangeTest, UnpostedHeader_HoldsTheExchange) {
       has_looked.count_down();
     }
     EXPECT_EQ(wait_for_headers(exchange, 1), merged_headers(2, 1));
+  });
+}
+
+TEST(WindowHeaderExchangeTest, AwaitedRank_HasNotPostedOrNotShown) {
+  constexpr int kBit = 70;  // not in the first word
+  const auto post = [](WindowHeaderExchange& exchange, std::uint64_t number, bool has_bit) {
+    Header header;
+    header.exchange = number;
+    header.own.set(3);
+    header.ready.set(3);
+    if (has_bit) header.ready.set(kBit);
+    exchange.post(header);
+  };
+  std::barrier<> turn(3);
+  run_ranks_of(3, [&](int rank, int, WindowHeaderExchange& exchange) {
+    const auto expect = [&](std::vector<int> posted, std::vector<int> shown) {
+      turn.arrive_and_wait();
+      EXPECT_EQ(exchange.awaited({}), posted[static_cast<std::size_t>(rank)]) << rank;
+      EXPECT_EQ(exchange.awaited(kBit), shown[static_cast<std::size_t>(rank)]) << rank;
+      turn.arrive_and_wait();
+    };
+    for (std::uint64_t number = 1; number <= 3; ++number) {
+      if (rank == 0) post(exchange, number, true);
+      if (number == 1) expect({1, -1, -1}, {1, -1, -1});
+      if (rank == 1) post(exchange, number, false);
+      expect({2, 2, -1}, {1, -1, number == 1 ? -1 : 1});
+      if (rank == 2) post(exchange, number, true);
+      expect({-1, -1, -1}, {1, -1, 1});
+      wait_for_headers(exchange, number);
+    }
   });
 }
 
