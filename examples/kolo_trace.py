@@ -29,6 +29,7 @@ FORMAT = 2
 FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
 SPANS = ("negotiate X", "queue X", "move X")  # of an operation
 LONG_US = 1e6  # for a wait
+ENDED = "requested by SIGTERM"
 STACK = 3  # functions of it that are shown
 
 
@@ -359,6 +360,7 @@ class LastSeen:
         self.trace = trace
         self.now = trace.to_world + trace.clock  # when the record was written
         self.phase = self.last = None  # the last phase, and the last operation that ended well
+        self._phases = []
         self.stack = []  # of the main thread, the innermost function first
         errors, open_operations = [], {}
         backward = recovered = -math.inf
@@ -366,6 +368,7 @@ class LastSeen:
             if not event.kind.endswith(" M"):
                 self.now = max(self.now, event.end + event.number("waiting_us"))
             if event.kind.startswith("phase "):
+                self._phases.append(event)
                 if self.phase is None or event.begin >= self.phase.begin:
                     self.phase = event
                 # Errors before a whole pass and step were caught: the program went on.
@@ -394,11 +397,14 @@ class LastSeen:
         is_in_one = self.phase and self.phase.kind == "phase B"
         return int(self.phase.number("step")) if is_in_one else 0
 
-    def doing(self):
-        if self.step():
-            name = "step()" if self.phase.name == "step" else self.phase.name
-            return f"in {name} of step {self.step()}, for " \
-                   f"{format_time(self.now - self.phase.begin)}"
+    def doing(self, at=math.inf):
+        """At that time; at the end of the record if that was earlier."""
+        phase = max((phase for phase in self._phases if phase.begin <= at),
+                    key=lambda phase: phase.begin, default=self.phase)
+        if self.step() and phase.number("step"):
+            name = "step()" if phase.name == "step" else phase.name
+            return f"in {name} of step {phase.number('step'):.0f}, for " \
+                   f"{format_time(min(self.now, at) - phase.begin)}"
         if self.last:
             return f"after {self.last.name}, {format_time(self.now - self.last.end)} before"
         return "at its start"
@@ -429,6 +435,10 @@ class Inquest:
         known = [f"an error on rank {rank}: {seen.trace.why}" for rank, seen in self._seen.items()
                  if seen.trace.why != "timeline" and not seen.trace.why.startswith("requested")
                  and seen.trace.why]
+        if self._missing and all(seen.trace.why == ENDED for seen in self._seen.values()):
+            known.append(f"{list_ranks(self._missing)} died, as if killed, or hang"
+                         f"{'s' * (len(self._missing) == 1)}: no record is left, though the others "
+                         "wrote one at SIGTERM, which mpirun sends when a rank has died")
         if self._missing:
             known.append(f"unknown: {list_ranks(self._missing)} left no record, but nobody waits "
                          "for long")
@@ -608,6 +618,8 @@ class Inquest:
             return f"rank {root} seems to be stopped: its record is {format_time(age)} older, " \
                    f"when it was {seen.doing()}"
         stack = f"; its main thread was in {', from '.join(seen.stack)}" if seen.stack else ""
+        if age < -LONG_US:  # it went on later, as one that was stopped and is then ended
+            return f"rank {root} was {seen.doing(wait.until)}"
         return f"rank {root} was {seen.doing()}{stack}"
 
     def _explain_cycle(self, rank):

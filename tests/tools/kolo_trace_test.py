@@ -212,6 +212,25 @@ class Why(Case):
         self.assertRegex(self.cause(), "rank 2 was in backward of step 812, for 12.5 s; its main "
                                        r"thread was in read , from load, from main$")
 
+    def test_a_job_that_mpirun_has_ended(self):
+        """Before its ranks knew why."""
+        files = [RankFile(rank, 4, why="requested by SIGTERM") for rank in range(2)]
+        for file in files:
+            file.pending("allreduce x", NOW - 30 * MS)
+        self.write(*files)
+        self.assertEqual(self.cause(), "ranks 2 and 3 died, as if killed, or hang: no record is "
+                         "left, though the others wrote one at SIGTERM, which mpirun sends when a "
+                         "rank has died")
+
+    def test_a_rank_that_goes_on_after_it_was_stopped(self):
+        *others, late = self.ranks_of_a_deadline(size=3)
+        late = RankFile(2, 3, why="requested by SIGTERM", written=NOW + 2 * S)
+        late.phase("forward", 812, NOW - 14 * S, NOW + 1.9 * S)
+        late.phase("backward", 812, NOW + 1.9 * S)
+        late.add("main thread", "stack", "i", NOW + 2 * S, functions=["pause"])
+        self.write(*others, late)
+        self.assertRegex(self.cause(), "rank 2 was in forward of step 812, for 14 s$")
+
     def test_several_roots(self):
         files = [RankFile(rank, 4) for rank in range(4)]
         files[0].pending("allreduce x", NOW - 30 * S)

@@ -110,13 +110,16 @@ AllreduceOptions reduction_of(const c10d::ReduceOp& op, const Tensors& tensors,
 
 /// An operation begins. The first of a backward() tells that gradients are being reduced.
 void note_backward() {
-  thread_local int last = -1;  // not of checkpoints' backward() within another
+  thread_local int last = -1;
   const int task = torch::autograd::get_current_graph_task_id();
   if (task == -1 || task == last) return;
   last = task;
   enter_phase(TrainingPhase::Backward);
   torch::autograd::Engine::get_default_engine().queue_callback([] {
-    if (torch::autograd::get_current_node() == nullptr) enter_phase(TrainingPhase::Step);
+    // A node runs while this is one backward() within another, as of checkpoints.
+    if (torch::autograd::get_current_node() != nullptr) return;
+    enter_phase(TrainingPhase::Step);
+    OperationWork::wait_for_futures_of_backward();
   });
 }
 

@@ -5,14 +5,28 @@
 #include <string>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include "kolo/error.hpp"
 
 namespace kolo::c10d_backend {
+
+namespace {
+
+thread_local std::vector<c10::intrusive_ptr<OperationWork>> of_backward;
+
+}  // namespace
+
+void OperationWork::wait_for_futures_of_backward() {
+  for (const auto& work : std::exchange(of_backward, {})) {
+    work->wait_until(Clock::time_point::max(), ProgramStream::beside(work->device()));
+  }
+}
 
 OperationWork::OperationWork(int rank, Parts parts, std::weak_ptr<FutureThreads> futures)
     : Work(rank, parts.type, parts.title, parts.inputs),
@@ -162,6 +176,10 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   if (has_ended()) {
     complete(*future_);
   } else {
+    const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
+    if (is_in_backward && parts_.device.is_cpu() && !is_point_to_point()) {
+      of_backward.push_back(c10::intrusive_ptr<OperationWork>::reclaim_copy(this));
+    }
     futures->expect_one();
     const auto left = std::make_shared<std::atomic<int>>(1);
     const auto notice = [work = c10::intrusive_ptr<OperationWork>::reclaim_copy(this), left,

@@ -67,6 +67,10 @@ class OperationWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return parts_.sequence; }
   at::Device device() const { return parts_.device; }
+  /// At the end of a backward() on the CPU: waits for the operations whose futures LibTorch has
+  /// asked for in it. DDP does so next, but by the futures, which leaves the operations to other
+  /// threads, and is not seen by metrics.
+  static void wait_for_futures_of_backward();
 
  private:
   friend class FutureThreads;
