@@ -1,5 +1,5 @@
 kolo_test_executable(trouble insight/trouble.cpp)
-foreach(kind IN ITEMS mismatch deadline killed stopped hangs throws terminated healthy ends skips
+foreach(kind IN ITEMS mismatch deadline killed stopped hangs throws terminated healthy skips
     crosswise)
   add_test(NAME insight.why.${kind}
     COMMAND Python3::Interpreter "${CMAKE_CURRENT_SOURCE_DIR}/insight/why_test.py"

@@ -1,5 +1,5 @@
 // A job of a few ranks in which one makes trouble, for kolo-trace to explain: trouble <kind>.
-// Kinds: mismatch, deadline, killed, stopped, throws, hangs, ends, skips, crosswise, healthy.
+// Kinds: mismatch, deadline, killed, stopped, throws, hangs, skips, crosswise, healthy.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -80,12 +80,8 @@ int main(int count, char** arguments) {
   const std::string kind = count > 1 ? arguments[1] : "";
   try {
     kolo::Runtime runtime;
-    for (int number = 1; number <= kSteps; ++number) {
-      if (kind == "ends" && number == kTroubledStep && runtime.rank() == kTroubled) return 0;
-      step(runtime, kind, number);
-    }
+    for (int number = 1; number <= kSteps; ++number) step(runtime, kind, number);
   } catch (const kolo::Error& error) {  // others end the process
-    if (kind == "ends") throw;          // an orderly end leaves no record
     std::fprintf(stderr, "caught: %s\n", error.what());
     return 3;
   }

@@ -27,10 +27,9 @@ EXPECTED = {
               r"its main thread was in .*nanosleep", RANKS),
     "terminated": (r"rank 1 did not submit allreduce layer4\.weight.*backward of step 12", RANKS),
     "healthy": (r"nothing is wrong: .*; all ranks are in step 12", RANKS),
-    "ends": (r"rank 1 ended before the others", 1),
     "skips": (r"rank 1 did not call allreduce layer4\.weight in backward of step 12, and went on "
               r"to backward of step 13", RANKS),
-    "crosswise": (r"a cycle.*rank 0 waits for rank 1 in allreduce norm.*rank 1 waits for rank 0",
+    "crosswise": (r"a cycle.*rank [01] waits for rank [01] in allreduce norm.*, rank [01] waits",
                   2),
     "throws": (r"rank 1.*this batch is damaged", 1),
 }

@@ -378,22 +378,29 @@ TEST_P(InsightTest, MetricsAndRecordAgreeOnWhoWasLate) {
   });
 }
 
-TEST_P(InsightTest, MetricsFileHasTheLastValues) {
+TEST_P(InsightTest, MetricsFileHasTheLastValuesAfterAnError) {
   Setting setting = GetParam();
   setting.config.metrics = folder_.in("kolo-{rank}.prom");
+  setting.config.metrics_labels = "job_id=7";
   std::array<Metrics, 3> last;
   run_runtimes(setting, [&](Runtime& runtime) {
     for (int i = 0; i < 5; ++i) sum(runtime, "x");
     last[static_cast<std::size_t>(runtime.rank())] = metrics();
+    std::vector<float> values(runtime.rank() == 1 ? 2 : 1);
+    const TensorView view{values.data(), DType::Float32, {std::ssize(values)}};
+    EXPECT_THROW(allreduce(view, view, {.name = "differs"}), MismatchError);
   });
   for (std::size_t rank = 0; rank < last.size(); ++rank) {
     const std::string path = folder_.in("kolo-" + std::to_string(rank) + ".prom");
     std::ifstream file(path);
     const auto values = parse_prometheus({std::istreambuf_iterator<char>(file), {}});
     const std::string label = "{rank=\"" + std::to_string(rank) + "\"";
-    EXPECT_EQ(values.at("kolo_operations_total" + label + ",collective=\"allreduce\"}"), 5);
-    EXPECT_EQ(values.at("kolo_move_seconds_count" + label + "}"), 5);
-    EXPECT_EQ(values.at("kolo_move_seconds_sum" + label + "}"), last[rank].move.sum);
+    const std::string end = ",job_id=\"7\"}";
+    const std::string allreduce = ",collective=\"allreduce\"" + end;
+    EXPECT_EQ(values.at("kolo_operations_total" + label + allreduce), 6);
+    EXPECT_EQ(values.at("kolo_failed_operations_total" + label + allreduce), 1);
+    EXPECT_EQ(values.at("kolo_move_seconds_count" + label + end), 5);
+    EXPECT_EQ(values.at("kolo_move_seconds_sum" + label + end), last[rank].move.sum);
     const json text = json::parse(to_json(last[rank]));
     EXPECT_EQ(text.at("kolo_move_seconds").at("sum"), last[rank].move.sum);
     EXPECT_EQ(text.at("kolo_operations_total").at("allreduce"), 5);
