@@ -1241,7 +1241,7 @@ def parse_options(arguments):
     add(merge, "one trace of all ranks on one clock, for Perfetto and chrome://tracing")(
         "-o", "--output", metavar="FILE", help="default: FOLDER/merged.json")
     argument = add(top, "what each rank of a running job does, until Ctrl-C", "name",
-                   "what KOLO_METRICS was set to")
+                   "the file that KOLO_METRICS names")
     argument("--once", action="store_true", help="one table, with figures since the start")
     argument("--interval", type=positive, default=2, metavar="SECONDS",
              help="between two looks at the files; default: %(default)s")

@@ -55,7 +55,7 @@ def reduce_in(process_set):
     hvd.allreduce_(torch.ones(3), name="in_set", process_set=process_set)
 """}
 BEGIN = """
-import datetime, os, signal, sys, time
+import datetime, os, signal, subprocess, sys, time
 import torch
 import kolo
 torch.set_num_threads(1)
@@ -269,16 +269,19 @@ class MetricsTest(unittest.TestCase):
 
 
 PREEMPTED = """
-import torch.distributed as dist
-state = torch.zeros(2) if not os.path.exists("state") else torch.load("state")
+batches = iter(torch.utils.data.DataLoader(range(100000), num_workers=1))
+state = torch.zeros(2)
 count = 0
 while True:
     state += 1
-    time.sleep(.01)
+    next(batches)
     reduce("loss")
     count += 1
     if count == 20 and rank == last and case == "asks": kolo.request_preemption()
-    if count == 20 and rank == last and case == "signal": os.kill(os.getpid(), signal.SIGTERM)
+    if count == 20 and rank == last and case == "signal":
+        assert os.getpgrp() == os.getpid()
+        subprocess.run(["kill", "-TERM", "--", f"-{os.getpid()}"])  # also to the worker, as mpirun
+        time.sleep(.2)
     if kolo.preempted():
         print(f"rank {rank} leaves after {int(state[0])}", flush=True)
         sys.exit(kolo.PREEMPTED_STATUS)

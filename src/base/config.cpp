@@ -107,8 +107,9 @@ const std::array kSettings{
     Setting{"KOLO_LOG_LEVEL", &Config::log_level, 0, 0,
             "Lowest severity that is written to stderr: error, warn, info or debug."},
     Setting{"KOLO_RECORD", &Config::record, 0, 0,
-            "Folder to which each rank writes what it did last, at an error or on SIGUSR2; auto: "
-            "kolo-record-<number> in the system's folder for temporary files; off: nothing."},
+            "Folder to which each rank writes what it did last, at an error, on SIGUSR2 or on "
+            "SIGTERM; auto: kolo-record-<number> in the system's folder for temporary files; off: "
+            "nothing."},
     Setting{"KOLO_TIMELINE", &Config::timeline, 0, 0,
             "Folder to which each rank writes a timeline of its whole run; empty: none."},
     Setting{"KOLO_METRICS", &Config::metrics, 0, 0,

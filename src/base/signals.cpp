@@ -46,18 +46,25 @@ void die_by(int signal) {
   ::kill(::getpid(), signal);
 }
 
-void handle(int signal) {
+/// Notes that the process is preempted; false if a signal has said so before.
+bool note_preemption(int signal) {
+  int known = preempted_by;
+  return known <= 0 && preempted_by.compare_exchange_strong(known, signal);
+}
+
+void handle(int signal, siginfo_t* info, void* /*context*/) {
   const int before = errno;
-  int none = 0;
   if (::getpid() != owner) {
-    if (signal != SIGUSR2) die_by(signal);
+    // Schedulers and launchers signal a rank's children, too, as the workers of a DataLoader, without
+    // which it could not go on to the step at which it saves.
+    const bool is_preempted = may_preempt && info->si_pid != owner;
+    if (signal != SIGUSR2 && !is_preempted) die_by(signal);
   } else if (signal == SIGUSR2 && ::gettid() == ::getpid() && wants_stack.exchange(false)) {
     depth = ::backtrace(frames.data(), static_cast<int>(frames.size()));
   } else if (signal == SIGUSR2) {
     ++questions;
     sem_post(&woken);
-  } else if ((may_preempt && preempted_by.compare_exchange_strong(none, signal)) ||
-             end_signal.exchange(signal) == 0) {
+  } else if ((may_preempt && note_preemption(signal)) || end_signal.exchange(signal) == 0) {
     sem_post(&woken);
   } else {
     die_by(signal);  // one ends it already, and takes too long
@@ -114,7 +121,7 @@ void listen(bool has_said) {
 
 bool is_ours(int signal) {
   struct sigaction current = {};
-  return sigaction(signal, nullptr, &current) == 0 && current.sa_handler == &handle;
+  return sigaction(signal, nullptr, &current) == 0 && current.sa_sigaction == &handle;
 }
 
 /// "kolo::allreduce(…)", or "libc.so.6+0xe1234" if the function has no name.
@@ -153,8 +160,8 @@ Signals::Signals(std::initializer_list<int> signals, Answer answer) : answer_(st
     struct sigaction current = {};
     if (sigaction(signal, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) continue;
     struct sigaction ours = {};
-    ours.sa_handler = &handle;
-    ours.sa_flags = SA_RESTART;
+    ours.sa_sigaction = &handle;
+    ours.sa_flags = SA_RESTART | SA_SIGINFO;
     // A question for the stack of the main thread is not to find this handler there.
     sigfillset(&ours.sa_mask);
     if (sigaction(signal, &ours, nullptr) == 0) all.handled.push_back(signal);

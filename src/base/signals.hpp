@@ -16,8 +16,9 @@ namespace kolo {
 ///   SIGTERM, SIGUSR1 | after let_preempt(): to save and leave; a further one ends it as above
 ///
 /// Handlers only take notes. A thread that sleeps until then does the rest, so that it does not
-/// matter what the other threads do, or hang in. In a forked child, which does not have the thread,
-/// the signals do what they do without Kolo, but for SIGUSR2, which does nothing.
+/// matter what the other threads do, or hang in. A forked child does not have the thread: the signals
+/// do what they do without Kolo, but for SIGUSR2, which does nothing there, and after let_preempt()
+/// the others, if another process than its parent sends them.
 class Signals {
  public:
   /// @param why "requested by SIGTERM"

@@ -139,7 +139,6 @@ TEST(SignalsTest, ForkedChildrenEndAsWithoutKolo) {
   EXPECT_EQ(status_of([] {
               const Signals signals({SIGTERM, SIGUSR1, SIGUSR2},
                                     [](std::string_view) { ::_exit(8); });
-              Signals::let_preempt();
               for (const int signal : {SIGTERM, SIGUSR1, SIGUSR2}) {
                 const int expected = signal == SIGUSR2 ? 0 : signal;
                 require(signal_of(status_of([&] {
@@ -149,6 +148,45 @@ TEST(SignalsTest, ForkedChildrenEndAsWithoutKolo) {
               }
             }),
             0);
+}
+
+}  // namespace kolo::test::signals_test
+
+namespace kolo::test::signals_test {
+
+TEST(SignalsTest, WhatIsPreemptedKeepsItsForkedChildren) {
+  EXPECT_EQ(status_of([] {
+              const Signals signals({SIGTERM, SIGUSR1}, [](std::string_view) {});
+              Signals::let_preempt();
+              for (const int signal : {SIGTERM, SIGUSR1}) {
+                const pid_t child = ::fork();
+                if (child == 0) {
+                  ::kill(::getpid(), signal);  // as a launcher does
+                  std::this_thread::sleep_for(10s);
+                  ::_exit(0);
+                }
+                int status = 0;
+                std::this_thread::sleep_for(50ms);
+                require(::waitpid(child, &status, WNOHANG) == 0);
+                ::kill(child, signal);  // as a DataLoader ends its workers
+                ::waitpid(child, &status, 0);
+                require(signal_of(status) == signal);
+              }
+            }),
+            0);
+}
+
+TEST(SignalsTest, ASignalAfterARequestIsTheFirst) {
+  EXPECT_EQ(signal_of(status_of([] {
+              const Signals signals({SIGTERM, SIGUSR1}, [](std::string_view) {});
+              Signals::let_preempt();
+              Signals::request_preemption();
+              ::kill(::getpid(), SIGTERM);
+              std::this_thread::sleep_for(50ms);
+              ::kill(::getpid(), SIGUSR1);
+              std::this_thread::sleep_for(10s);
+            })),
+            SIGUSR1);
 }
 
 }  // namespace kolo::test::signals_test
