@@ -667,7 +667,8 @@ def run_until_it_succeeds(options):
                       options.preempt)
         status = exit_status(end)
         if status == PREEMPTED:
-            say("the job has saved and left, since it was preempted")
+            say(f"the job ended with status {PREEMPTED}, as a preempted program that has saved: no "
+                "restart follows")
         if status in (0, PREEMPTED) or children.end_signal:
             return status
         failed = f"{describe(number)} failed: {reason_of(end)}"

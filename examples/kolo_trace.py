@@ -30,6 +30,7 @@ FILE_NAME = re.compile(r"rank-(0|[1-9][0-9]{0,8})\.json")
 SPANS = ("negotiate X", "queue X", "move X")  # of an operation
 LONG_US = 1e6  # for a wait
 ENDED = "requested by SIGTERM"
+ARGUMENTS = re.compile(r"\((?!anonymous namespace\)).*")  # of a function
 STACK = 3  # functions of it that are shown
 
 
@@ -343,6 +344,7 @@ class Wait:
         self.step, self.phase = event.number("step"), event.text("phase")
         self.name = event.name + (f" on process set {self.set}" if self.set != "world" else "")
         self.state = event.text("state") or STATES.get(event.kind)
+        self.is_agreed = event.rank("last_rank") >= 0  # by negotiation
         self.is_overdue = plain(event.text("error_kind")) == "timeout"
         self.peer, self.awaiting = event.rank("peer"), event.rank("awaiting")
         self.key = self.name, event.number("set_number")  # several sets may have the same members
@@ -377,7 +379,7 @@ class LastSeen:
                     recovered = backward if event.name == "step" else recovered
             elif event.kind == "stack i":
                 functions = event.args.get("functions")
-                self.stack = [text_in({0: text}, 0).partition("(")[0]
+                self.stack = [ARGUMENTS.sub("", text_in({0: text}, 0)).strip()
                               for text in functions[:STACK]] if isinstance(functions, list) else []
             elif event.kind == "error i" and event.text("kind") != "lost events":
                 errors.append(Error(event.begin, trace.rank, plain(event.text("kind")),
@@ -398,13 +400,15 @@ class LastSeen:
         return int(self.phase.number("step")) if is_in_one else 0
 
     def doing(self, at=math.inf):
-        """At that time; at the end of the record if that was earlier."""
+        """At that time; at the end of the record if that was earlier. None if it does not say."""
         phase = max((phase for phase in self._phases if phase.begin <= at),
-                    key=lambda phase: phase.begin, default=self.phase)
-        if self.step() and phase.number("step"):
+                    key=lambda phase: phase.begin, default=None)
+        if self.step() and phase:
             name = "step()" if phase.name == "step" else phase.name
             return f"in {name} of step {phase.number('step'):.0f}, for " \
                    f"{format_time(min(self.now, at) - phase.begin)}"
+        if at < self.now:
+            return None
         if self.last:
             return f"after {self.last.name}, {format_time(self.now - self.last.end)} before"
         return "at its start"
@@ -436,9 +440,9 @@ class Inquest:
                  if seen.trace.why != "timeline" and not seen.trace.why.startswith("requested")
                  and seen.trace.why]
         if self._missing and all(seen.trace.why == ENDED for seen in self._seen.values()):
-            known.append(f"{list_ranks(self._missing)} died, as if killed, or hang"
-                         f"{'s' * (len(self._missing) == 1)}: no record is left, though the others "
-                         "wrote one at SIGTERM, which mpirun sends when a rank has died")
+            known.append(f"{list_ranks(self._missing)} left no record: died, as if killed, unless "
+                         "the files are elsewhere; SIGTERM ended the others, as mpirun does when a "
+                         "rank has died")
         if self._missing:
             known.append(f"unknown: {list_ranks(self._missing)} left no record, but nobody waits "
                          "for long")
@@ -598,8 +602,9 @@ class Inquest:
         waits = [found for found in waits if found[0].key == wait.key]
         waiters, roots = (sorted({found[column] for found in waits}) for column in (1, 2))
         # Operations that are matched by order move as soon as this rank has submitted them.
-        are_late = all(root in self._seen and not self._has_submitted(root, wait)
-                       for root in roots)
+        are_late = not wait.is_agreed and all(
+            root in self._seen and self._seen[root].now > wait.until - LONG_US
+            and not self._has_submitted(root, wait) for root in roots)
         if wait.state == "submitted" or wait.is_message or are_late:
             text = f"{list_ranks(roots)} did not submit " \
                    + "the counterpart of " * wait.is_message + wait.name
@@ -619,7 +624,7 @@ class Inquest:
                    f"when it was {seen.doing()}"
         stack = f"; its main thread was in {', from '.join(seen.stack)}" if seen.stack else ""
         if age < -LONG_US:  # it went on later, as one that was stopped and is then ended
-            return f"rank {root} was {seen.doing(wait.until)}"
+            return f"rank {root} was {seen.doing(wait.until) or 'there only later'}"
         return f"rank {root} was {seen.doing()}{stack}"
 
     def _explain_cycle(self, rank):
@@ -1175,8 +1180,9 @@ class LiveView:
             is_silent = bool(now.elapsed and not last.elapsed)
             remarks = ["no file"] * (not now.elapsed) \
                 + [f"silent for {format_time((newest.written - now.written) * 1e6)}"] * is_silent \
-                + [f"waits {format_time(now.open[0] * 1e6)}"
-                   + f" for rank {now.open[1]}" * now.open[1].isdecimal()] * (now.open[0] >= 1) \
+                + [f"an operation of {format_time(now.open[0] * 1e6)}"
+                   + f" waits for rank {now.open[1]}" * now.open[1].isdecimal()
+                   ] * (now.open[0] >= 1) \
                 + [f"{now.values[name]:.0f} {text}" for name, text in REMARKS if now.values[name]]
             steps = now.values["steps_total"]
             yield not is_silent, -part, rank, [

@@ -50,8 +50,8 @@ struct Metrics {
   /// By world rank: seconds in which no data of a set moved because of that rank.
   std::vector<double> data_wait_seconds;
   double unknown_data_wait_seconds = 0.0;  ///< short ones, and on ranks that are not known
-  /// By world rank: for how long the operation that waits for that rank now has been waiting; of
-  /// several, the longest. 0: none does.
+  /// By world rank: how long ago the oldest operation of a process set that has not ended was
+  /// submitted, if it waits for that rank now; of several sets, the longest time. 0: none does.
   std::vector<double> open_wait_seconds;
   double unknown_open_wait_seconds = 0.0;  ///< the same, for ranks that are not known
   double blocked_seconds = 0.0;            ///< in which the program's threads waited for operations

@@ -17,7 +17,8 @@ import socket
 
 import torch.distributed
 from torch.distributed import distributed_c10d
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (register_optimizer_step_post_hook,
+                                   register_optimizer_step_pre_hook)
 
 from . import _kolo, _launcher, _start
 
@@ -82,6 +83,10 @@ def _register(name, make):
     torch.distributed.Backend.default_device_backend_map.update(dict.fromkeys(_devices, name))
 
 
+def _begin_step(*_):
+    _kolo.enter_phase(_kolo.TrainingPhase.STEP)
+
+
 def _end_step(*_):
     _kolo.enter_phase(_kolo.TrainingPhase.FORWARD)
 
@@ -91,7 +96,8 @@ _register("kolo", _make_backend)
 if not hasattr(distributed_c10d, "_get_default_backend_type_for_backend_config"):
     _register("kolo_default", _make_group)
 os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-# Gradients that a backward() reduces tell where it begins and ends, optimizers where a step ends.
+# Gradients that a backward() reduces tell where it begins and ends, optimizers where steps do.
+register_optimizer_step_pre_hook(_begin_step)
 register_optimizer_step_post_hook(_end_step)
 if _launcher.is_started_without_torch() and _start():
     _describe_ranks()

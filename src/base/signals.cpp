@@ -7,14 +7,18 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <semaphore.h>
 #include <sstream>
+#include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -25,13 +29,22 @@
 namespace kolo {
 namespace {
 
+void* shared_page() {
+  constexpr std::size_t kBytes = 64;
+  void* const page =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  return page != MAP_FAILED ? page : ::operator new(kBytes);
+}
+
 // What handlers use. The semaphore has one count for each time that the thread is to wake up.
 sem_t woken;
 std::atomic<int> owner{0};  // the process that has the thread
 std::atomic<int> questions{0};
 std::atomic<int> end_signal{0};
-std::atomic<int> preempted_by{0};  // a signal; -1: request_preemption()
-std::atomic<bool> may_preempt{false};
+std::atomic<int> preempted_by{0};           // a signal; -1: request_preemption()
+std::atomic<std::int64_t> preempted_at{0};  // milliseconds, by the signal
+// Forked children see that the program has called preempted() since.
+std::atomic<bool>& may_preempt = *new (shared_page()) std::atomic<bool>(false);
 std::atomic<bool> is_over{false};  // the thread ends
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -46,19 +59,36 @@ void die_by(int signal) {
   ::kill(::getpid(), signal);
 }
 
-/// Notes that the process is preempted; false if a signal has said so before.
+std::int64_t milliseconds_now() {
+  std::timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+/// Notes that the process is preempted; false if a signal has said so before. A scheduler and the
+/// launcher below it may both send the first one.
 bool note_preemption(int signal) {
+  constexpr std::int64_t kSame = 1000;
+  const std::int64_t now = milliseconds_now();
   int known = preempted_by;
-  return known <= 0 && preempted_by.compare_exchange_strong(known, signal);
+  if (known <= 0 && preempted_by.compare_exchange_strong(known, signal)) {
+    preempted_at = now;
+    return true;
+  }
+  return now < preempted_at + kSame;
+}
+
+/// Whether a scheduler or a launcher sends a signal to a forked child of the rank: they signal
+/// workers of a DataLoader, too, without which the rank would not come to the step at which it
+/// saves.
+bool is_for_the_rank(const siginfo_t& info) {
+  return may_preempt && ::getppid() == owner && info.si_pid != owner && info.si_pid != ::getpid();
 }
 
 void handle(int signal, siginfo_t* info, void* /*context*/) {
   const int before = errno;
   if (::getpid() != owner) {
-    // Schedulers and launchers signal a rank's children, too, as the workers of a DataLoader, without
-    // which it could not go on to the step at which it saves.
-    const bool is_preempted = may_preempt && info->si_pid != owner;
-    if (signal != SIGUSR2 && !is_preempted) die_by(signal);
+    if (signal != SIGUSR2 && !is_for_the_rank(*info)) die_by(signal);
   } else if (signal == SIGUSR2 && ::gettid() == ::getpid() && wants_stack.exchange(false)) {
     depth = ::backtrace(frames.data(), static_cast<int>(frames.size()));
   } else if (signal == SIGUSR2) {
@@ -109,8 +139,8 @@ void listen(bool has_said) {
     if (std::exchange(answered, questions.load()) != answered) answer_all(SIGUSR2);
     if (const int signal = preempted_by; signal > 0 && !std::exchange(has_said, true)) {
       KOLO_LOG(Warn) << name_of(signal)
-                     << ": preempted() is true on all ranks from the step on that they agree on; "
-                        "a further signal ends this rank at once";
+                     << ": preempted() is true on all ranks from the step on that they agree on; a "
+                        "further signal, more than a second later, ends this rank at once";
     }
     if (const int signal = end_signal; signal > 0) {
       answer_all(signal);
@@ -198,13 +228,12 @@ std::vector<std::string> Signals::main_thread_stack() {
   std::vector<std::string> stack;
   if (::getpid() != owner || ::gettid() == ::getpid() || !is_ours(SIGUSR2)) return stack;
   depth = 0;
-  wants_stack = true;
+  wants_stack = true;  // also of an answer that comes too late, which is no question
   if (::tgkill(::getpid(), ::getpid(), SIGUSR2) != 0) return stack;
   const auto until = std::chrono::steady_clock::now() + kPatience;
   while (depth == 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  wants_stack = false;
   for (auto i = kOwnFrames; i < static_cast<std::size_t>(depth); ++i) {
     stack.push_back(describe(frames[i]));
   }

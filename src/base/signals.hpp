@@ -11,14 +11,15 @@ namespace kolo {
 /// Hears signals that ask this process for something, each unless the program handles it:
 ///
 ///   SIGUSR2          | to say what it does: `answer` is called
-///   SIGTERM          | to end: `answer` is called, then the process ends by the signal, as without
+///   SIGTERM, SIGUSR1 | to end: `answer` is called, then the process ends by the signal, as without
 ///                    | Kolo
-///   SIGTERM, SIGUSR1 | after let_preempt(): to save and leave; a further one ends it as above
+///   the same         | after let_preempt(): to save and leave; a further one, more than a second
+///                    | later, ends it as above
 ///
 /// Handlers only take notes. A thread that sleeps until then does the rest, so that it does not
-/// matter what the other threads do, or hang in. A forked child does not have the thread: the signals
-/// do what they do without Kolo, but for SIGUSR2, which does nothing there, and after let_preempt()
-/// the others, if another process than its parent sends them.
+/// matter what the other threads do, or hang in. A forked child does not have the thread: there the
+/// signals do what they do without Kolo. But SIGUSR2 does nothing, and so do the others after
+/// let_preempt(), unless the child or its parent sends them.
 class Signals {
  public:
   /// @param why "requested by SIGTERM"

@@ -31,7 +31,7 @@ Insight::Insight(Origin origin, std::string records)
     : recorder_(std::move(origin)), records_(std::move(records)) {
   if (records_.empty()) return;
   // Mpirun passes SIGUSR2 on to all ranks, and ends them by SIGTERM.
-  questions_.emplace({SIGUSR2, SIGTERM}, [this](std::string_view why) {
+  questions_.emplace({SIGUSR2, SIGTERM, SIGUSR1}, [this](std::string_view why) {
     // All ranks of a job that is ended get SIGTERM, those of one that has failed, too.
     const bool is_asked = why.ends_with("SIGUSR2");
     try_to_record(why, is_asked || (recorder_.origin().rank == 0 && !has_said_where_));

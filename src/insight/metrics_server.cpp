@@ -29,7 +29,7 @@ constexpr int kWaiting = 16;  // scrapers
 
 struct Address {
   std::string host;  // empty: loopback
-  int port = 0;      // 0: none
+  int port = 0;      // 0: none, since it is no address
 };
 
 Address parse(std::string_view place) {
@@ -39,9 +39,7 @@ Address parse(std::string_view place) {
   const std::string_view digits = place.substr(colon + 1);
   int port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc{} || end != digits.data() + digits.size() || port < 1 || port > 65535) {
-    return address;
-  }
+  if (error != std::errc{} || end != digits.data() + digits.size() || port < 1) return address;
   std::string_view host = place.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   return {std::string(host), port};
@@ -104,7 +102,7 @@ MetricsServer::MetricsServer(const std::string& address, int local_rank, Text te
   KOLO_LOG(Warn) << "KOLO_METRICS=" << address << ": this rank cannot listen on port " << own.port
                  << ": " << problem
                  << ". The run goes on without it. Choose a port from which on as many are free as "
-                    "this host has ranks.";
+                    "this host has ranks; the name of a file has a slash.";
 }
 
 MetricsServer::~MetricsServer() {
@@ -124,7 +122,11 @@ void MetricsServer::serve() {
     }
     if (watched[1].revents != 0) return;
     const comm::FileDescriptor peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (peer.is_open()) answer(peer);
+    if (peer.is_open()) {
+      answer(peer);
+    } else {  // no descriptor is left
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
   }
 }
 
@@ -159,7 +161,8 @@ void MetricsServer::answer(const comm::FileDescriptor& peer) const {
   std::string answer = "HTTP/1.1 " + status + "\r\nContent-Type: " + type +
                        "\r\nContent-Length: " + std::to_string(body.size()) +
                        "\r\nConnection: close\r\n\r\n" + (is_head ? "" : body);
-  for (std::string_view left = answer; !left.empty();) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  for (std::string_view left = answer; !left.empty() && std::chrono::steady_clock::now() < until;) {
     const auto count = ::send(peer.get(), left.data(), left.size(), MSG_NOSIGNAL);
     if (count <= 0) return;
     left.remove_prefix(static_cast<std::size_t>(count));

@@ -125,7 +125,8 @@ TEST(SignalsTest, TheFirstSignalPreemptsTheSecondEnds) {
                   require(!Signals::is_preempted());
                   ::kill(::getpid(), first);
                   wait_until([] { return Signals::is_preempted(); });
-                  std::this_thread::sleep_for(20ms);
+                  ::kill(::getpid(), first);  // by the launcher, at the same time
+                  std::this_thread::sleep_for(1100ms);
                   require(Signals::is_preempted());
                   ::kill(::getpid(), second);
                   std::this_thread::sleep_for(10s);
@@ -157,15 +158,14 @@ namespace kolo::test::signals_test {
 TEST(SignalsTest, WhatIsPreemptedKeepsItsForkedChildren) {
   EXPECT_EQ(status_of([] {
               const Signals signals({SIGTERM, SIGUSR1}, [](std::string_view) {});
-              Signals::let_preempt();
               for (const int signal : {SIGTERM, SIGUSR1}) {
                 const pid_t child = ::fork();
                 if (child == 0) {
-                  ::kill(::getpid(), signal);  // as a launcher does
                   std::this_thread::sleep_for(10s);
                   ::_exit(0);
                 }
-                int status = 0;
+                Signals::let_preempt();  // which the child sees, too
+                int status = status_of([&] { ::kill(child, signal); });  // as a launcher does
                 std::this_thread::sleep_for(50ms);
                 require(::waitpid(child, &status, WNOHANG) == 0);
                 ::kill(child, signal);  // as a DataLoader ends its workers
@@ -182,7 +182,7 @@ TEST(SignalsTest, ASignalAfterARequestIsTheFirst) {
               Signals::let_preempt();
               Signals::request_preemption();
               ::kill(::getpid(), SIGTERM);
-              std::this_thread::sleep_for(50ms);
+              std::this_thread::sleep_for(1100ms);
               ::kill(::getpid(), SIGUSR1);
               std::this_thread::sleep_for(10s);
             })),

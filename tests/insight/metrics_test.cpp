@@ -511,7 +511,8 @@ TEST(MetricsServerTest, AnswersAsScrapersExpect) {
       << log;
   EXPECT_FALSE(insight::MetricsServer::is_address("/tmp/a:9400"));
   EXPECT_FALSE(insight::MetricsServer::is_address("kolo-{rank}.prom"));
-  EXPECT_FALSE(insight::MetricsServer::is_address(":99999"));
+  EXPECT_FALSE(insight::MetricsServer::is_address(":0"));
+  EXPECT_TRUE(insight::MetricsServer::is_address(":99999")) << "a mistake, and no file";
   EXPECT_TRUE(insight::MetricsServer::is_address("[::]:9400"));
 }
 

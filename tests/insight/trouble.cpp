@@ -1,5 +1,6 @@
 // A job of a few ranks in which one makes trouble, for kolo-trace to explain: trouble <kind>.
-// Kinds: mismatch, deadline, killed, stopped, throws, hangs, skips, crosswise, healthy.
+// Kinds: mismatch, deadline, killed, stopped, throws, hangs, skips, crosswise, healthy,
+// late.
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -61,6 +62,7 @@ void step(kolo::Runtime& runtime, const std::string& kind, int number) {
   std::this_thread::sleep_for(2ms);
   recorder.enter(Phase::Backward);
   reduce("layer9.weight", 1000);
+  if (kind == "late" && is_troubled) std::this_thread::sleep_for(10ms);
   if (number == kTroubledStep && is_troubled) make_trouble(kind);
   if (number == kTroubledStep && kind == "healthy") make_trouble("pauses");
   if (number == kTroubledStep && kind == "crosswise") use_crosswise(runtime);

@@ -207,10 +207,11 @@ class Why(Case):
     def test_the_stack_of_the_late_rank(self):
         *others, late = self.ranks_of_a_deadline(size=3)
         late.add("main thread", "stack", "i", NOW - 1 * MS,
-                 functions=["read\n(int)", "load(char*)", "main", "x"])
+                 functions=["read\n(int)", "(anonymous namespace)::load(char*)", "main", "x"])
         self.write(*others, late)
-        self.assertRegex(self.cause(), "rank 2 was in backward of step 812, for 12.5 s; its main "
-                                       r"thread was in read , from load, from main$")
+        self.assertTrue(self.cause().endswith(
+            "rank 2 was in backward of step 812, for 12.5 s; its main thread was in read, from "
+            "(anonymous namespace)::load, from main"))
 
     def test_a_job_that_mpirun_has_ended(self):
         """Before its ranks knew why."""
@@ -218,8 +219,8 @@ class Why(Case):
         for file in files:
             file.pending("allreduce x", NOW - 30 * MS)
         self.write(*files)
-        self.assertEqual(self.cause(), "ranks 2 and 3 died, as if killed, or hang: no record is "
-                         "left, though the others wrote one at SIGTERM, which mpirun sends when a "
+        self.assertEqual(self.cause(), "ranks 2 and 3 left no record: died, as if killed, unless "
+                         "the files are elsewhere; SIGTERM ended the others, as mpirun does when a "
                          "rank has died")
 
     def test_a_rank_that_goes_on_after_it_was_stopped(self):
@@ -284,8 +285,8 @@ class Why(Case):
                          phase="backward" if left_out else "forward")
         self.write(*files)
         self.assertEqual(self.cause(), "rank 2 did not call allreduce val_loss in forward of step "
-                         "50, and went on to backward of step 51: ranks 0, 1 and 3 wait for rank 2 in allreduce "
-                         "val_loss, rank 2 waits for rank 0 in allreduce layer1")
+                         "50, and went on to backward of step 51: ranks 0, 1 and 3 wait for rank 2 "
+                         "in allreduce val_loss, rank 2 waits for rank 0 in allreduce layer1")
 
     def test_messages(self):
         files = [RankFile(rank, 3) for rank in range(3)]
@@ -941,14 +942,14 @@ class Top(Case):
         table = next_table()
         self.assertEqual([(rank, row["others waited"], row["remarks"])
                           for rank, row in table.items()],
-                         [(2, "20%", ""), (0, "0%", "waits 4 s for rank 2"),
-                          (1, "0%", "waits 3 s")])
+                         [(2, "20%", ""), (0, "0%", "an operation of 4 s waits for rank 2"),
+                          (1, "0%", "an operation of 3 s")])
         self.put(0, 20, open_wait_seconds={2: 14, "unknown": 0})
         self.put(1, 20, late_seconds_total={2: 5}, open_wait_seconds={"unknown": 0.5})
         self.put(2, 20)
         table = next_table()
         self.assertEqual((table[2]["others waited"], table[0]["remarks"], table[1]["remarks"]),
-                         ("75%", "waits 14 s for rank 2", ""))
+                         ("75%", "an operation of 14 s waits for rank 2", ""))
 
     def test_waits_that_ended_may_have_begun_before(self):
         self.put(0, 10, late_seconds_total={1: 700}, step_exposed_seconds_total=700, steps_total=1)

@@ -19,6 +19,7 @@ namespace kolo::c10d_backend {
 namespace {
 
 thread_local std::vector<c10::intrusive_ptr<OperationWork>> of_backward;
+thread_local int backward_task = -1;  // whose these are; one that has failed leaves them
 
 }  // namespace
 
@@ -176,8 +177,9 @@ c10::intrusive_ptr<c10::ivalue::Future> OperationWork::getFuture() {
   if (has_ended()) {
     complete(*future_);
   } else {
-    const bool is_in_backward = torch::autograd::get_current_graph_task_id() != -1;
-    if (is_in_backward && parts_.device.is_cpu() && !is_point_to_point()) {
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (std::exchange(backward_task, task) != task) of_backward.clear();
+    if (task != -1 && parts_.device.is_cpu() && !is_point_to_point()) {
       of_backward.push_back(c10::intrusive_ptr<OperationWork>::reclaim_copy(this));
     }
     futures->expect_one();

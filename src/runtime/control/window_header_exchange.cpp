@@ -143,8 +143,8 @@ bool WindowHeaderExchange::has_shown(int rank, std::optional<int> bit) {
     if (!bit) return true;
     const auto word = static_cast<std::size_t>(*bit) / 64;
     const std::size_t place = slot.own_words + word;
-    return word < slot.ready_words && place < 2 * kMaxWords &&
-           (slot.words[place] >> (*bit % 64) & 1) != 0;
+    const bool is_there = word < slot.ready_words && place < 2 * kMaxWords;
+    if (is_there && (slot.words[place] >> (*bit % 64) & 1) != 0) return true;
   }
   return false;
 }

@@ -94,6 +94,7 @@ struct Operation {
   insight::Event course{};              ///< for traces; `begin` is its submission
   std::uint8_t noted = 0;               ///< how many stages of it are in a Pending event
   int noted_for = -1;                   ///< the world rank that it waited for as of that event
+  insight::Event::Time noted_age{};     ///< how long it had not ended as of that event
   std::atomic<bool> is_awaited{false};  ///< the engine knows that a caller waits for it
   Clock::time_point started{};          ///< when its data began to move
   Clock::time_point ended{};

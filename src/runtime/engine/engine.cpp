@@ -563,7 +563,7 @@ int Engine::awaited(const Operation& operation) {
 }
 
 /// Adds operations that are older than `age`, again at each stage that they reach; the oldest also
-/// whenever it waits for another rank.
+/// when it waits for another rank, but not so often that it replaces all other events.
 void Engine::note_pending(Clock::time_point now, std::chrono::nanoseconds age) {
   next_look_ = now + kBetweenLooks;
   const insight::Event::Time time = insight::time_of(now);
@@ -586,7 +586,10 @@ void Engine::note_pending(Clock::time_point now, std::chrono::nanoseconds age) {
     const int stages = 1 + (course.turn > 0) + has_started;
     if (operation.noted >= stages && &operation != oldest) return;
     const int rank = awaited(operation);
-    if (operation.noted >= stages && operation.noted_for == rank) return;
+    const auto waited = time - course.begin;
+    const bool is_due = age.count() == 0 || waited >= 2 * operation.noted_age;
+    if (operation.noted >= stages && (operation.noted_for == rank || !is_due)) return;
+    operation.noted_age = waited;
     operation.noted = static_cast<std::uint8_t>(stages);
     operation.noted_for = rank;
     insight::Event event = course;
