@@ -43,8 +43,8 @@ std::atomic<int> questions{0};
 std::atomic<int> end_signal{0};
 std::atomic<int> preempted_by{0};           // a signal; -1: request_preemption()
 std::atomic<std::int64_t> preempted_at{0};  // milliseconds, by the signal
-// Forked children see that the program has called preempted() since.
-std::atomic<bool>& may_preempt = *new (shared_page()) std::atomic<bool>(false);
+// Shared with forked children, which see that the program has called preempted() since.
+std::atomic<bool>* may_preempt = nullptr;
 std::atomic<bool> is_over{false};  // the thread ends
 static_assert(std::atomic<int>::is_always_lock_free);
 
@@ -82,7 +82,7 @@ bool note_preemption(int signal) {
 /// workers of a DataLoader, too, without which the rank would not come to the step at which it
 /// saves.
 bool is_for_the_rank(const siginfo_t& info) {
-  return may_preempt && ::getppid() == owner && info.si_pid != owner && info.si_pid != ::getpid();
+  return *may_preempt && ::getppid() == owner && info.si_pid != owner && info.si_pid != ::getpid();
 }
 
 void handle(int signal, siginfo_t* info, void* /*context*/) {
@@ -94,7 +94,7 @@ void handle(int signal, siginfo_t* info, void* /*context*/) {
   } else if (signal == SIGUSR2) {
     ++questions;
     sem_post(&woken);
-  } else if ((may_preempt && note_preemption(signal)) || end_signal.exchange(signal) == 0) {
+  } else if ((*may_preempt && note_preemption(signal)) || end_signal.exchange(signal) == 0) {
     sem_post(&woken);
   } else {
     die_by(signal);  // one ends it already, and takes too long
@@ -176,6 +176,7 @@ std::string describe(void* address) {
 Signals::Signals(std::initializer_list<int> signals, Answer answer) : answer_(std::move(answer)) {
   Listeners& all = listeners();
   const Lock lock(all.lock);
+  if (may_preempt == nullptr) may_preempt = new (shared_page()) std::atomic<bool>(false);
   if (all.answers.empty()) {
     is_over = false;
     end_signal = 0;
@@ -207,14 +208,14 @@ Signals::~Signals() {
   for (const int signal : std::exchange(all.handled, {})) {
     if (is_ours(signal)) std::signal(signal, SIG_DFL);
   }
-  may_preempt = false;
+  *may_preempt = false;
   is_over = true;
   sem_post(&woken);
   all.thread.join();
   if (end_signal != 0) die_by(end_signal);  // it came too late for the thread
 }
 
-void Signals::let_preempt() { may_preempt = true; }
+void Signals::let_preempt() { *may_preempt = true; }
 
 void Signals::request_preemption() {
   int none = 0;

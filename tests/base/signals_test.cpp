@@ -218,7 +218,7 @@ TEST(SignalsTest, TheStackOfTheMainThreadSaysWhereItIs) {
       return name.find("kolo_test_wait_in_here") != std::string::npos ||
              name.find("base_test+0x") != std::string::npos;  // linked without -rdynamic
     };
-    require(is_here(stack.front()));
+    require(std::ranges::any_of(stack, is_here));  // sanitizers have frames of their own
   });
   EXPECT_EQ(status, 0);
 }
