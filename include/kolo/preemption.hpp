@@ -15,8 +15,8 @@ namespace kolo {
 ///
 /// A scheduler sends SIGTERM, or SIGUSR1 as Slurm does with `--signal=USR1@120`, and kills the
 /// processes some time later; mpirun passes SIGUSR1 on to all ranks. From the first call on, one of
-/// these signals to any rank does not end it, unless the program handles that signal; a second one
-/// does. docs/restart.md says what launchers do.
+/// these signals to any rank does not end it, unless the program handles that signal; a second one,
+/// more than a second later, does. docs/restart.md says what launchers do.
 
 /// The exit status of a program that has saved and left, by which kolo-restart and job scripts see
 /// that it goes on later: EX_TEMPFAIL of sysexits.h, try again.

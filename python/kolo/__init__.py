@@ -1,7 +1,7 @@
 """Kolo for Python: `kolo.torch` has Horovod's interface, `kolo.distributed` is a backend of
 torch.distributed. A program may use both; they share the ranks.
 
-The errors of both are here; Horovod's HorovodInternalError is `Error`. So is what C++ has in
+The errors of both are here; Horovod's HorovodInternalError is `Error`. So are functions of
 kolo/insight.hpp and kolo/preemption.hpp: dump_record(), start_timeline(), mark(), enter_phase(),
 metrics(), preempted(), and span(), a `with` block in place of MarkedSpan.
 """
@@ -30,6 +30,7 @@ PREEMPTED_STATUS = 75  # of a program that leaves after preempted(): EX_TEMPFAIL
 def metrics():
     """What this rank has counted so far, by the names in docs/insight.md."""
     return json.loads(_kolo.metrics())
+
 
 atexit.register(_kolo.shutdown)  # while there is an interpreter
 

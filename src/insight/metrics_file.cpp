@@ -105,7 +105,7 @@ void add_times(const Metrics& metrics, std::vector<Family>& families) {
                              metrics.data_wait_seconds));
   families.back().samples.emplace_back("unknown", metrics.unknown_data_wait_seconds);
   families.push_back(by_peer("kolo_open_wait_seconds",
-                             "For how long the operation that waits for a peer has waited.",
+                             "How long ago the oldest operation that waits for a peer began.",
                              metrics.open_wait_seconds));
   families.back().samples.emplace_back("unknown", metrics.unknown_open_wait_seconds);
   families.back().type = "gauge";
